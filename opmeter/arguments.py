@@ -18,7 +18,7 @@ MOST_SIZE = 2**63 - 1  # that an index has room for
 _NO_LISTS = (str, bytes, bytearray, memoryview, Mapping, Set)
 
 
-def refusal(what: str, expected: str, given: object) -> BadInput:
+def bad_argument(what: str, expected: str, given: object) -> BadInput:
     """Return the error about an argument, with the beginning of what was given."""
     return BadInput(f"{what}: expected {expected}, got {brief(given)}")
 
@@ -26,9 +26,9 @@ def refusal(what: str, expected: str, given: object) -> BadInput:
 def text_of(what: str, given: object) -> str:
     """Return a text of printable characters. Raises BadInput for anything else."""
     if not isinstance(given, str):
-        raise refusal(what, "a text", given)
+        raise bad_argument(what, "a text", given)
     if not given.isprintable():
-        raise refusal(what, "a text of printable characters", given)
+        raise bad_argument(what, "a text of printable characters", given)
     return str(given)
 
 
@@ -46,7 +46,7 @@ def list_of(what: str, expected: str, given: Any) -> Sequence[Any]:
         is_list = isinstance(given, Sized) and not isinstance(given, _NO_LISTS)
         is_table = hasattr(given, "columns")  # of pandas: its items are names
         if not is_list or is_table or not hasattr(given, "__getitem__"):
-            raise refusal(what, expected, given)
+            raise bad_argument(what, expected, given)
     found: Sequence[Any] = given
     return found
 
@@ -54,7 +54,7 @@ def list_of(what: str, expected: str, given: Any) -> Sequence[Any]:
 def flag_of(what: str, given: object) -> bool:
     """Return True or False. Raises BadInput for anything else."""
     if not isinstance(given, bool | np.bool_):
-        raise refusal(what, "True or False", given)
+        raise bad_argument(what, "True or False", given)
     return bool(given)
 
 
@@ -71,7 +71,7 @@ def number_argument(what: str, given: object) -> float:
         with suppress(OverflowError):
             if np.isfinite(number := float(given)):
                 return number
-    raise refusal(what, "a finite number", given)
+    raise bad_argument(what, "a finite number", given)
 
 
 def path_of(what: str, given: object) -> Path:
@@ -81,8 +81,8 @@ def path_of(what: str, given: object) -> Path:
     except TypeError:
         text = None
     if not isinstance(text, str):
-        raise refusal(what, "a path", given)
+        raise bad_argument(what, "a path", given)
     with suppress(UnicodeEncodeError):
         if b"\0" not in os.fsencode(text):
             return Path(text)
-    raise refusal(what, "a path that a file can have", given)
+    raise bad_argument(what, "a path that a file can have", given)

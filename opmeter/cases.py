@@ -11,7 +11,7 @@ from operator import index
 from typing import TypedDict, TypeVar
 
 from collector.codec.errors import BadInput
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.database import layout
 from collector.database.index import Index, IndexBlock, Sizes
 from collector.model.case import (
@@ -56,14 +56,14 @@ from collector.model.vocabulary import (
     torch_dtype_of,
 )
 from collector.ops.reading import describing
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.spec import as_printed
 from collector.ranks.collective import MESSAGE_BYTES, with_message_bytes
 from opmeter.arguments import (
     MOST_SIZE,
+    bad_argument,
     list_of,
     number_argument,
-    refusal,
     size_of,
     text_of,
     texts_of,
@@ -114,7 +114,7 @@ class Query:
     def is_of_ranks(self, block: IndexBlock) -> bool:
         """Return whether a block has the ranks of the query's inputs, and of its outputs if they
         are given."""
-        return ranks_of(block) == self.ranks and self._is_of_outputs(block)
+        return block_ranks(block) == self.ranks and self._is_of_outputs(block)
 
     def without_absent(self, blocks: Sequence[IndexBlock]) -> list[IndexBlock]:
         """Return the blocks that have the tensors of the query, in this order, with absent ones
@@ -207,7 +207,7 @@ def query_of(
 
 def _as_declared(query: Query) -> Query:
     """Return the query as the index has its cases: by the declaration of the operator."""
-    op = find(query.kernel)
+    op = find_operator(query.kernel)
     if op is None:
         return query
     idle = describing((*query.cells, *(query.lengths or ())))
@@ -217,7 +217,9 @@ def _as_declared(query: Query) -> Query:
     query = replace(query, cells=cells)
     if op.placed is as_printed or len(query.dtypes) != len(query.ranks):
         return query
-    inputs = _slots_of(shapes_of(query.ranks, query.sizes), query.dtypes, cells.get(INPUT_FORMATS))
+    inputs = _slots_of(
+        sized_shapes(query.ranks, query.sizes), query.dtypes, cells.get(INPUT_FORMATS)
+    )
     named = cells.get(OUTPUT_DTYPES, "").split(";")
     outputs = None
     if query.outputs is not None:
@@ -262,7 +264,7 @@ def _words(what: str, given: str | Sequence[str]) -> Sequence[str]:
 
 def _texts_by_column(what: str, given: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(given, Mapping):
-        raise refusal(what, "texts by column", given)
+        raise bad_argument(what, "texts by column", given)
     names = {text_of(f"{what}: column", name) for name in given}
     return {name: text_of(f"{what}: {name}", given[name]) for name in names}
 
@@ -305,7 +307,7 @@ def resolved_ranks(shapes: Sequence[Shape | None], what: str = "inputs") -> tupl
     try:
         return tuple([len(one) or -1 if type(one) is tuple else _rank(one, what) for one in given])
     except TypeError as error:
-        raise refusal(what, _SHAPES, shapes) from error
+        raise bad_argument(what, _SHAPES, shapes) from error
 
 
 def _rank(shape: Shape | None, what: str) -> int:
@@ -322,10 +324,10 @@ def resolved_sizes(shapes: Sequence[Shape | None], what: str = "inputs") -> list
             for size in shape
         ]
     except (TypeError, OverflowError) as error:
-        raise refusal(what, _SHAPES, shapes) from error
+        raise bad_argument(what, _SHAPES, shapes) from error
 
 
-def shapes_of(ranks: Sequence[int], sizes: Iterable[_Size]) -> list[tuple[_Size, ...] | None]:
+def sized_shapes(ranks: Sequence[int], sizes: Iterable[_Size]) -> list[tuple[_Size, ...] | None]:
     """Return shapes of these ranks, -1 for one without a shape, from all of their sizes, or texts
     of these."""
     left = iter(sizes)
@@ -336,7 +338,7 @@ def check_sizes(sizes: Sequence[int], what: str = "inputs") -> None:
     """Raise BadInput for a size that no tensor has."""
     for size in (min(sizes, default=0), max(sizes, default=0)):
         if not 0 <= size <= MOST_SIZE:
-            raise refusal(what, f"sizes from 0 to {MOST_SIZE}", size)
+            raise bad_argument(what, f"sizes from 0 to {MOST_SIZE}", size)
 
 
 @lru_cache(maxsize=1024)
@@ -486,12 +488,12 @@ def _without_blanks(
 
 def _numbers(name: str, text: str) -> list[float]:
     try:
-        return [number_of(part) for part in text.split(",")]
+        return [parse_number(part) for part in text.split(",")]
     except ValueError as error:
         raise BadInput(f"{name}: {error}") from error
 
 
-def ranks_of(block: IndexBlock) -> tuple[int, ...]:
+def block_ranks(block: IndexBlock) -> tuple[int, ...]:
     return tuple(rank for _, rank in block.inputs)
 
 
@@ -521,7 +523,7 @@ def outputs_like(sizes: Sequence[int], block: IndexBlock, known: Sizes) -> list[
     return found
 
 
-def cells_of(
+def query_cells(
     query: Query, outputs: Sequence[Shape | None], settings: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the cells of a case of a query. What the query leaves open of outputs and settings is
@@ -529,7 +531,7 @@ def cells_of(
     named = {**settings, **query.cells}
     formats = named.get(INPUT_FORMATS, "").split(";")
     slots = []
-    for at, shape in enumerate(shapes_of(query.ranks, query.sizes)):
+    for at, shape in enumerate(sized_shapes(query.ranks, query.sizes)):
         dtype = query.dtypes[at if len(query.dtypes) > 1 else 0] if query.dtypes else ""
         fmt = formats[at] if at < len(formats) else "ND"
         is_absent = shape is None and (len(query.dtypes) < 2 or is_absent_dtype(dtype))
@@ -570,8 +572,8 @@ def cells_of_rows(
         named = settings[number]
         dtypes = (*(one for one, _ in block.inputs), *_padded(named, OUTPUT_DTYPES, block))
         formats = (*_padded(named, INPUT_FORMATS, block), *_padded(named, OUTPUT_FORMATS, block))
-        ranks = (*ranks_of(block), *block.outputs)
-        shapes = shapes_of(ranks, known[row - block.begin].tolist())
+        ranks = (*block_ranks(block), *block.outputs)
+        shapes = sized_shapes(ranks, known[row - block.begin].tolist())
         slots = [Slot(*slot) for slot in zip(shapes, dtypes, formats, strict=True)]
         count = len(block.inputs)
         cells = {

@@ -15,10 +15,10 @@ from collector.model.case import shape_text
 from collector.model.demand import record_of_cells
 from collector.model.vocabulary import NOT_KNOWN, OUTPUT_CELLS
 from collector.ops.refusals import DECLARATION_ERRORS
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.sizes import mean_and_skew
 from opmeter.answers import Reason
-from opmeter.cases import Query, cells_of, cells_of_rows, ranks_of, shapes_of
+from opmeter.cases import Query, block_ranks, cells_of_rows, query_cells, sized_shapes
 
 SettingsOf = Callable[[IndexBlock], Sequence[Mapping[str, str]]]
 
@@ -48,7 +48,7 @@ def case_group(index: Index, block: IndexBlock, settings: Sequence[Mapping[str, 
         str(least) if least == most else f"{least}..{most}"
         for least, most in zip(sizes.min(axis=0), sizes.max(axis=0), strict=True)
     ]
-    shapes = shapes_of((*ranks_of(block), *block.outputs), spans)
+    shapes = sized_shapes((*block_ranks(block), *block.outputs), spans)
     texts = ["" if shape is None else ",".join(shape) for shape in shapes]
     names = sorted({name for one in settings for name in one})
     return CaseGroup(
@@ -80,7 +80,7 @@ def hints_for(
         every = f"none is like it; `opmeter db list` lists all {len(by_kernel):,}"
         yield f"kernel types with durations: {listed or every}"
     elif reason is Reason.NO_DTYPE:
-        alike = [one for one in blocks if ranks_of(one) == query.ranks] or blocks
+        alike = [one for one in blocks if block_ranks(one) == query.ranks] or blocks
         yield f"dtypes with durations: {_counted(alike, _dtypes)}"
     elif reason is Reason.NO_LAYOUT:
         yield from _other_layouts(query.of_dtypes(blocks), settings_of, query)
@@ -118,7 +118,7 @@ def broken_rule(index: Index, blocks: Sequence[IndexBlock], query: Query) -> str
 
     Dtypes and formats are those of a measured case. A rule counts only if that case follows it with
     as little known of its outputs as in the query."""
-    op = find(query.kernel)
+    op = find_operator(query.kernel)
     alike = [one for one in blocks if query.is_of_ranks(one)]
     alike = alike or [one for one in blocks if len(one.inputs) == len(query.ranks)]
     if op is None or not alike:
@@ -128,7 +128,7 @@ def broken_rule(index: Index, blocks: Sequence[IndexBlock], query: Query) -> str
     own = replace(query, dtypes=tuple(dtype for dtype, _ in block.inputs))
     has_outputs = query.outputs is not None and len(query.outputs) == len(block.outputs)
     broken = []
-    for cells in (cells_of(own, (), like), like):
+    for cells in (query_cells(own, (), like), like):
         known = cells if has_outputs else cells | dict.fromkeys(OUTPUT_CELLS, NOT_KNOWN)
         try:
             # An NPU has every layout that other devices have.
@@ -144,9 +144,9 @@ def _other_layouts(
     blocks: Sequence[IndexBlock], settings_of: SettingsOf, query: Query
 ) -> Iterator[str]:
     """Yield which dimensions, outputs or settings cases of the query's dtypes have."""
-    alike = [one for one in blocks if ranks_of(one) == query.ranks]
+    alike = [one for one in blocks if block_ranks(one) == query.ranks]
     if not alike:
-        dimensions = _counted(blocks, lambda one: _dimensions(ranks_of(one)))
+        dimensions = _counted(blocks, lambda one: _dimensions(block_ranks(one)))
         yield f"dimensions of the inputs of measured cases: {dimensions}"
         return
     if not any(map(query.is_of_ranks, alike)):
@@ -181,7 +181,7 @@ def _other_sizes(
     outputs = f" -> {group.outputs}" if query.outputs is not None else ""
     yield f"measured sizes: {group.inputs}{outputs} ({counted(group.cases, 'case')})"
     sizes, row = index.sizes_of(block)[at].tolist(), block.begin + at
-    shapes = ";".join(map(shape_text, shapes_of(ranks_of(block), sizes)))
+    shapes = ";".join(map(shape_text, sized_shapes(block_ranks(block), sizes)))
     lengths = index.text("lengths", index.lengths[row])
     more = f" {lengths}" if lengths else ""
     yield f"nearest case: {shapes}{more}, {index.mean_us[row]:.6g} us"

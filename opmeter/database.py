@@ -24,7 +24,7 @@ from collector.model import keys
 from collector.model.stack import Runtime, version_name
 from collector.store.base import Store
 from collector.store.opening import open_store
-from opmeter.arguments import flag_of, path_of, refusal, size_of, text_of
+from opmeter.arguments import bad_argument, flag_of, path_of, size_of, text_of
 from opmeter.version import Version
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _numbered(store: Store, number: int) -> Commit:
     try:
         number = size_of(number)
     except TypeError as error:
-        raise refusal("number", "the number of a version", number) from error
+        raise bad_argument("number", "the number of a version", number) from error
     try:
         return read_commit(store, number)
     except NotFound as error:

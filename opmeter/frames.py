@@ -14,7 +14,7 @@ from collector.database.index import Index, IndexBlock
 from collector.model.vocabulary import INPUT_FORMATS, OP_STATE, OUTPUT_DTYPES, OUTPUT_FORMATS
 from collector.ops.sizes import product_sizes
 from opmeter.answers import channel_of
-from opmeter.arguments import refusal, size_of, text_of
+from opmeter.arguments import bad_argument, size_of, text_of
 from opmeter.cases import check_sizes
 
 Quality = Literal["any", "unwarned", "repeated"]
@@ -91,7 +91,7 @@ def _sizes(name: str, limit: Filter) -> list[int]:
             found = [size_of(limit)]
     except (TypeError, OverflowError) as error:
         what = "a size, the least and greatest, or a list of sizes"
-        raise refusal(name, what, limit) from error
+        raise bad_argument(name, what, limit) from error
     check_sizes(found, name)
     return found
 

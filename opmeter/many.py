@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from collector.codec.errors import BadInput
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.database.index import Index, IndexBlock, hashes_of
 from collector.model.case import normal_kernel_type, parse_shape, shape_text, split_cell
 from collector.model.vocabulary import (
@@ -24,14 +24,14 @@ from collector.model.vocabulary import (
     is_absent_shape,
 )
 from opmeter.answers import Answer, Channel, channel_of
-from opmeter.arguments import list_of, number_argument, refusal, text_of
+from opmeter.arguments import bad_argument, list_of, number_argument, text_of
 from opmeter.cases import (
     WEIGHT,
     Arguments,
     arguments_of,
     kernel_column,
     resolved_ranks,
-    shapes_of,
+    sized_shapes,
     unused_columns,
 )
 
@@ -135,7 +135,7 @@ def _columns(frame: Any) -> list[Any]:
             if twice:
                 raise BadInput(f"expected each column once, got {twice[0]!r} more often")
             return names
-    raise refusal("queries", "a table, or a mapping of lists", frame)
+    raise bad_argument("queries", "a table, or a mapping of lists", frame)
 
 
 def _example(form: bytes) -> str:
@@ -158,11 +158,11 @@ class _Group:
         """Return the arguments of a row."""
         found = self.arguments.copy()
         ranks = resolved_ranks(found["inputs"])
-        found["inputs"] = shapes_of(ranks, self.sizes[place].tolist())
+        found["inputs"] = sized_shapes(ranks, self.sizes[place].tolist())
         if self.output_sizes.shape[1]:
             slots = split_cell(found["outputs"][OUTPUT_SHAPES])
             ranks = resolved_ranks(list(map(parse_shape, slots)))
-            shapes = shapes_of(ranks, self.output_sizes[place].tolist())
+            shapes = sized_shapes(ranks, self.output_sizes[place].tolist())
             text = ";".join(map(shape_text, shapes))
             found["outputs"] = {**found["outputs"], OUTPUT_SHAPES: text}
         return found
@@ -322,7 +322,7 @@ def _weights(frame: Any) -> list[float]:
 
 def _number_of(text: str) -> float | str:
     try:
-        return number_of(text)
+        return parse_number(text)
     except ValueError:
         return text
 
@@ -335,7 +335,7 @@ def _spelled(name: str, row: int, cell: Any) -> str:
     if _is_missing(cell):
         return ""
     if not isinstance(cell, Real):
-        raise refusal(f"{name}: row {row}", "a text or a number", cell)
+        raise bad_argument(f"{name}: row {row}", "a text or a number", cell)
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
 
 

@@ -15,18 +15,18 @@ from collector.model.stack import Stack
 from collector.model.vocabulary import KEY_LENGTHS, MEAN_LENGTH
 from collector.ops.floor import MIN_US, lower_bound_us
 from collector.ops.refusals import DECLARATION_ERRORS
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.sizes import mean_and_skew
 from collector.surfaces.axes import FollowingSize, axes_of
 from collector.surfaces.base import Floats, Monomial, Work, by_tensor, monomial_through, work_on
 from collector.surfaces.model import DurationSurface, InterpolatedValue, Part, distinct_rows
 from opmeter.cases import (
     Shape,
+    block_ranks,
     cells_of_rows,
     mean_of,
     outputs_like,
-    ranks_of,
-    shapes_of,
+    sized_shapes,
 )
 
 _FEWEST = 2  # points
@@ -124,12 +124,14 @@ class MeasuredSurface:
         """Return the duration of a case beyond the measured ones, at least its lower bound; None
         without an operator that counts its work."""
         block, index = self.points.block, of.index
-        op = None if block.lengths else find(block.kernel)
+        op = None if block.lengths else find_operator(block.kernel)
         if op is None:
             return None
         columns = index.sizes_of(block)
-        shapes = shapes_of(ranks_of(block), sizes)
-        made = shapes_of(block.outputs, outputs) if outputs else outputs_like(sizes, block, columns)
+        shapes = sized_shapes(block_ranks(block), sizes)
+        made = (
+            sized_shapes(block.outputs, outputs) if outputs else outputs_like(sizes, block, columns)
+        )
         if len(made) != len(block.outputs):
             return None
         floor_us = MIN_US
@@ -247,11 +249,11 @@ def surfaces_of(index: Index, block: IndexBlock, setting: int) -> list[MeasuredS
         MeasuredSurface(
             points, DurationSurface(points.sizes, index.arrays["mean_us"][points.rows], points.work)
         )
-        for points in points_of(index, block, setting)
+        for points in surface_points(index, block, setting)
     ]
 
 
-def points_of(index: Index, block: IndexBlock, setting: int) -> list[MeasuredPoints]:
+def surface_points(index: Index, block: IndexBlock, setting: int) -> list[MeasuredPoints]:
     """Return the points of the surfaces of the rows of a block with a setting.
 
     Rows with equal inputs may differ in sizes of outputs, such as the number of greatest entries,
@@ -309,7 +311,7 @@ def _points(
     numbers: list[int] = rows[first].tolist()
     work = work_on(
         points,
-        by_tensor(ranks_of(block), columns[first]),
+        by_tensor(block_ranks(block), columns[first]),
         by_tensor(block.outputs, outputs[first]),
         _operations(index, block, numbers, points),
     )
@@ -332,7 +334,7 @@ def _operations(
 ) -> Monomial | None:
     """Return the operations at sizes (rows, axes) of a block, as its operator counts them for some
     of the rows; None without such an operator."""
-    op = find(block.kernel)
+    op = find_operator(block.kernel)
     if op is None:
         return None
     count = min(len(rows), _COUNTED_PER_AXIS * (sizes.shape[1] + 1))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from collector.codec.canonical import canonical_json
 from collector.codec.errors import BadInput
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.database import layout
 from collector.database.commits import find_head
 from collector.database.imported import tree_imports
@@ -211,7 +211,7 @@ def _interval(
     def number(column: str, default: float) -> float:
         text = row.get(column, "")
         try:
-            return number_of(text) if text else default
+            return parse_number(text) if text else default
         except ValueError as error:
             raise BadInput(f"{place}: {column}: {error}") from error
 

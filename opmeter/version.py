@@ -22,7 +22,7 @@ from collector.model.demand import MissedCase
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.model.vocabulary import INPUT_DTYPES, OUTPUT_DTYPES, OUTPUT_SHAPES
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.surfaces.model import InterpolatedValue
 from opmeter.answers import (
     EXACT,
@@ -35,7 +35,7 @@ from opmeter.answers import (
     Reason,
     channel_of,
 )
-from opmeter.arguments import flag_of, number_argument, path_of, refusal, text_of, texts_of
+from opmeter.arguments import bad_argument, flag_of, number_argument, path_of, text_of, texts_of
 from opmeter.cases import (
     Arguments,
     Lengths,
@@ -43,15 +43,15 @@ from opmeter.cases import (
     Query,
     Shape,
     arguments_of,
-    cells_of,
+    block_ranks,
     cells_of_rows,
     check_sizes,
     outputs_like,
+    query_cells,
     query_of,
-    ranks_of,
     resolved_ranks,
     resolved_sizes,
-    shapes_of,
+    sized_shapes,
 )
 from opmeter.contents import CaseGroup, broken_rule, case_group, hints_for, kernels_like
 from opmeter.misses import MissLog
@@ -60,7 +60,7 @@ from opmeter.surfaces import (
     MeasuredSurface,
     depends_on,
     interval_of,
-    points_of,
+    surface_points,
     surfaces_of,
 )
 
@@ -241,7 +241,7 @@ class Version:
         """Return a query as a missed case, completed like the measured cases most like it."""
         query = query_of(kernel, inputs, dtype, "", None, None, None, outputs)
         if not isinstance(reason, Reason):
-            raise refusal("reason", "a Reason", reason)
+            raise bad_argument("reason", "a Reason", reason)
         weight = number_argument("weight", weight)
         return MissedCase(query.kernel, self._cells(query), reason.value, 1, weight)
 
@@ -330,7 +330,7 @@ class Version:
         for kernel, blocks in sorted(self._by_kernel.items()):
             rows = sum(block.end - block.begin for block in blocks)
             points = (
-                points_of(self.index, block, setting)
+                surface_points(self.index, block, setting)
                 for block in blocks
                 for setting in self._settings_of(block)
             )
@@ -416,7 +416,7 @@ class Version:
     def outputs(self, block: IndexBlock) -> Iterator[tuple[int, tuple[list[Shape | None], str]]]:
         """Yield the rows of a block with the shapes and dtypes of their outputs."""
         for row, sizes in enumerate(self.index.sizes_of(block).tolist(), start=block.begin):
-            shapes = shapes_of(block.outputs, sizes[block.key_width :])
+            shapes = sized_shapes(block.outputs, sizes[block.key_width :])
             settings = self._settings[self.index.settings[row]]
             yield row, (shapes, settings.get(OUTPUT_DTYPES, ""))
 
@@ -492,7 +492,7 @@ class Version:
         """Return the other kernel types that the same call may launch, those with durations."""
         known = self._twins.get(kernel)
         if known is None:
-            op = find(kernel)
+            op = find_operator(kernel)
             names = op.twins if op is not None else ()
             known = self._twins[kernel] = tuple(n for n in names if n in self._by_kernel)
         return known
@@ -702,18 +702,20 @@ class Version:
         that are most like it, if there are any."""
         found = [one for one, _ in self._resolve(query).rows]
         blocks = found or self._by_kernel.get(query.kernel, [])
-        like = next((one for one in blocks if query.ranks == ranks_of(one)), None)
+        like = next((one for one in blocks if query.ranks == block_ranks(one)), None)
         if like is None:
-            return cells_of(query, [], {})
+            return query_cells(query, [], {})
         if found or not query.dtypes:
             query = replace(query, dtypes=tuple(dtype for dtype, _ in like.inputs))
         settings = self._settings[self._settings_of(like)[0]]
-        return cells_of(query, outputs_like(query.sizes, like, self.index.sizes_of(like)), settings)
+        return query_cells(
+            query, outputs_like(query.sizes, like, self.index.sizes_of(like)), settings
+        )
 
     def _explained(self, block: IndexBlock, row: int, weight: float) -> ExplainedRow:
         index = self.index
         at = block.at + (row - block.begin) * block.width
-        inputs = shapes_of(ranks_of(block), index.sizes[at : at + block.key_width].tolist())
+        inputs = sized_shapes(block_ranks(block), index.sizes[at : at + block.key_width].tolist())
         return ExplainedRow(
             index.case(row),
             weight,

@@ -30,16 +30,16 @@ from collector.model.vocabulary import (
     is_absent_dtype,
     torch_dtype_of,
 )
-from collector.ops.own import find, own_operators
+from collector.ops.own import find_operator, own_operators
 from collector.ops.registry import all_ops
 from collector.ranks.collective import is_collective
 from opmeter.cases import (
     WEIGHT,
     Arguments,
     arguments_of,
-    cells_of,
     column_called,
     kernel_column,
+    query_cells,
     query_of,
     unused_columns,
 )
@@ -76,7 +76,7 @@ class WrittenCase:
         query = query_of(self.kernel, **self.arguments)
         if any(rank >= 0 for rank in query.ranks) and not query.dtypes:
             raise BadInput(f"dtype: expected that of the inputs, as in '{EXAMPLE}', got none")
-        return record_of_cells(query.kernel, cells_of(query, (), {}))
+        return record_of_cells(query.kernel, query_cells(query, (), {}))
 
 
 def case_of_text(text: str, line: int = 0) -> WrittenCase:
@@ -266,7 +266,7 @@ def _cases_of_table(
         unused, column = unused_columns(columns), kernel_column(columns)
     except BadInput as error:
         raise BadInput(str(error), path=path, line=1) from error
-    usual = kernel or (path.stem if find(path.stem) is not None else "")
+    usual = kernel or (path.stem if find_operator(path.stem) is not None else "")
     if not usual and column is None:
         what = "expected a column 'kernel_type', or the name of a kernel before --file"
         raise BadInput(what, path=path, line=1)
@@ -292,7 +292,7 @@ def records_of(cases: Iterable[WrittenCase], path: Path | None = None) -> list[C
             if is_collective(one.kernel):
                 what = "is a collective, which `opmeter comm --do-run` measures over several ranks"
                 raise BadInput(f"{one.kernel} {what}")
-            if find(one.kernel) is None:
+            if find_operator(one.kernel) is None:
                 known = [op.kernel for op in (*all_ops(), *own_operators())]
                 hint = did_you_mean(one.kernel, known) or "; `opmeter ops` lists all"
                 raise BadInput(f"no operator is declared for {one.kernel[:80]!r}{hint}")

@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 from collector.database import layout
-from collector.database.columns import MEASUREMENTS, SHOWN, described
+from collector.database.columns import MEASUREMENTS, SHOWN, described_columns
 from collector.model.row import COLUMNS, Column
 from collector.ranks import collective
 from jobs.cli.app import COMMANDS, GROUPS, SECTION_OF_GROUP, SECTIONS, app
@@ -182,12 +182,12 @@ def _columns() -> Iterator[str]:
         ("Column", "In a CSV", "Type", "Unit", "Description"),
         (
             (name, f"`{shown[name]}`" if name in shown else "", kind, unit, text)
-            for name, kind, unit, text in described(SHOWN)
+            for name, kind, unit, text in described_columns(SHOWN)
         ),
     )
     yield "\n## `measurements/**/*.parquet`\n\n"
     yield "One row for each time that a case was tried.\n"
-    yield from _table(("Column", "Type", "Unit", "Description"), described(MEASUREMENTS))
+    yield from _table(("Column", "Type", "Unit", "Description"), described_columns(MEASUREMENTS))
     yield "\n## `part-{k}.csv`\n\n"
     yield (
         "The same rows as a worker uploads them, as text, without `device`, `version`, `final`, "

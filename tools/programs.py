@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.profiles.kernel_details import read_profile
 from tools.command import run_opmeter
 
@@ -83,7 +83,9 @@ def _compared(program: Path, folder: Path) -> Found:
     compared = json.loads(_opmeter(folder, "compare", "prof", "--json"))
     what = ast.get_docstring(ast.parse(program.read_text("utf-8"))) or ""
     cases = [one.case for one in read_profile([folder / "prof"]).records]
-    refused = {one.case_id: no.reason for one in cases if (no := refusal(one, find, "cpu"))}
+    refused = {
+        one.case_id: no.reason for one in cases if (no := refusal(one, find_operator, "cpu"))
+    }
     return Found(program.stem, what.rstrip("."), compared, refused)
 
 

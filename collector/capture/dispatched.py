@@ -47,7 +47,7 @@ from collector.model.vocabulary import (
     torch_dtype_of,
 )
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.torch_operators import (
     BELOW,
     LEAST,
@@ -369,7 +369,7 @@ def _key(value: Any) -> Hashable:
 @lru_cache(maxsize=4096)
 def _is_measured(kernel_type: str, cells: tuple[tuple[str, str], ...]) -> bool:
     """Return whether a CPU measures a kernel with these tensors."""
-    return refusal(case_from_cells(kernel_type, dict(cells)), find, "cpu") is None
+    return refusal(case_from_cells(kernel_type, dict(cells)), find_operator, "cpu") is None
 
 
 def _is_known(value: Any) -> bool:

@@ -20,7 +20,7 @@ from collector.codec.errors import BadInput, OpmeterError
 from collector.codec.files import read_small_file
 from collector.codec.text import counted, share_of
 from collector.model.case import Case
-from collector.ops.own import find
+from collector.ops.own import find_operator
 from collector.ops.refusals import refusal
 from collector.profiles.archives import (
     has_only_archives,
@@ -359,7 +359,7 @@ def _of_run(run: Path, rank: int | None, expected: int = 0, kept: int = 0) -> Ra
 def _is_unsupported(case: Case) -> bool:
     """Return whether a row is an operator of torch, written in place of a kernel that is not known
     (`dispatched`), that cannot be called again; no kernel type has a dot."""
-    return "." in case.kernel_type and refusal(case, find, "cpu") is not None
+    return "." in case.kernel_type and refusal(case, find_operator, "cpu") is not None
 
 
 def _faults_of_rows(profile: Profile) -> Iterable[str]:

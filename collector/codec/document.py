@@ -10,7 +10,7 @@ from typing import TypeVar
 import yaml
 
 from collector.codec.errors import BadInput
-from collector.codec.numbers import integer_of, number_of, percentage_of
+from collector.codec.numbers import integer_of, parse_number, percentage_of
 from collector.codec.text import did_you_mean
 from collector.codec.yaml_nodes import NamedNode, read_node
 
@@ -32,10 +32,10 @@ class Entry(NamedNode):
         )
 
     def positive(self) -> float:
-        return self._number("a number above 0", number_of, lambda x: x > 0)
+        return self._number("a number above 0", parse_number, lambda x: x > 0)
 
     def share(self) -> float:
-        return self._number("a number from 0 to 1", number_of, lambda x: 0 <= x <= 1)
+        return self._number("a number from 0 to 1", parse_number, lambda x: 0 <= x <= 1)
 
     def percentage(self) -> float:
         """Return a share above 0 and below 1, written as `1%` or `0.01`."""

@@ -22,7 +22,7 @@ def integer_of(text: str) -> int:
     return int(stripped)
 
 
-def number_of(text: str) -> float:
+def parse_number(text: str) -> float:
     """Return the finite number of a text. Raises ValueError for any other text."""
     stripped = text.strip(_BLANKS)
     if not _NUMBER.fullmatch(stripped) or not isfinite(value := float(stripped)):
@@ -33,7 +33,7 @@ def number_of(text: str) -> float:
 def percentage_of(text: str) -> float:
     """Return the share of a text such as `1%` or `0.01`. Raises ValueError for any other text."""
     digits = text.strip(_BLANKS).removesuffix("%")
-    return number_of(digits) / (1 if digits == text.strip(_BLANKS) else 100)
+    return parse_number(digits) / (1 if digits == text.strip(_BLANKS) else 100)
 
 
 def decimal_text(value: float) -> str:

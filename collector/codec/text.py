@@ -94,7 +94,7 @@ def whole_in_one_line(text: str) -> str:
     return " ".join(text.split()).translate(_IN_A_LINE)
 
 
-def visible(text: str) -> str:
+def printable(text: str) -> str:
     """Return the text with its lines and tabs, other unprintable characters escaped."""
     return text if text.isprintable() else text.replace("\r\n", "\n").translate(_LINES)
 

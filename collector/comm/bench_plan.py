@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput
-from collector.ranks.collective import OPERATIONS, Collective, check
+from collector.ranks.collective import OPERATIONS, Collective, check_collective
 from collector.ranks.topology import Grid
 
 
@@ -57,7 +57,7 @@ def window_s(backend: str) -> float:
     return _WINDOW_S.get(backend, 0.0)
 
 
-def number_of(plan: str) -> int:
+def plan_number(plan: str) -> int:
     """Return a number that identifies a plan's text: 48 bits of a hash, which fit a float64."""
     return int(sha256_hex(plan.encode())[:12], 16)
 
@@ -122,7 +122,7 @@ class BenchPlan:
     @property
     def number(self) -> int:
         """Return a number by which ranks check that they have the same plan."""
-        return number_of(self.to_json())
+        return plan_number(self.to_json())
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def measurable(
     for case in cases:
         if grid.has_group(case.group_size, case.tier, world):
             try:
-                check(case)
+                check_collective(case)
                 found.append(case)
             except BadInput as error:
                 left_out.append(LeftOut(case, str(error).removeprefix(f"{case}: ")))

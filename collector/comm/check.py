@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from collector.codec.errors import BadInput
-from collector.codec.numbers import integer_of, number_of
+from collector.codec.numbers import integer_of, parse_number
 from collector.comm.comm_table import CommTable
 from collector.comm.measured import NOISE, Measured
 from collector.comm.timing import AlphaBeta, fitted
@@ -56,7 +56,7 @@ class Series:
     line: AlphaBeta | None
 
 
-def points_of(operation: str, table: CommTable, path: str) -> list[CheckedRow]:
+def timed_points(operation: str, table: CommTable, path: str) -> list[CheckedRow]:
     """Return the rows of a file that have a duration. Raises BadInput, with the row, for cells that
     are not numbers and for impossible durations."""
     found = []
@@ -66,7 +66,7 @@ def points_of(operation: str, table: CommTable, path: str) -> list[CheckedRow]:
             continue
         try:
             size, ranks = (integer_of(row[name]) for name in ("message_bytes", "num_devices"))
-            duration_us, spread = number_of(text), number_of(row.get("round_spread") or "0")
+            duration_us, spread = parse_number(text), parse_number(row.get("round_spread") or "0")
         except ValueError as error:
             raise BadInput(f"expected numbers: {error}", path=path, line=number) from error
         if not (size > 0 and ranks > 1 and 0 < duration_us < float("inf")):
@@ -137,7 +137,7 @@ def tier_problems(all_series: Iterable[Series]) -> list[str]:
     return found
 
 
-def verdict(ratio: float) -> str:
+def ratio_verdict(ratio: float) -> str:
     """Return PASS for two times of a message within a factor of 2, WARN within 4, FAIL beyond."""
     factor = max(ratio, 1 / ratio)
     return "PASS" if factor <= _PASS else "WARN" if factor <= _WARN else "FAIL"

@@ -11,7 +11,7 @@ from collector.codec.files import MOST_TABLE_BYTES, read_small_file
 from collector.codec.numbers import decimal_text
 from collector.codec.table import csv_rows, table_bytes
 from collector.comm.bench_plan import BenchPlan
-from collector.comm.measured import Measured, settings_of
+from collector.comm.measured import Measured, collective_settings
 from collector.comm.timing import over_all
 from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.ranks import collective
@@ -157,12 +157,14 @@ def check_folder(
     for one in plan.collectives:
         by_file.setdefault(collective.OPERATIONS[one.operation].file, []).append(one)
     for name, cases in by_file.items():
-        check_file(folder / name, replace(plan, collectives=tuple(cases)), environment)
+        check_bench_file(folder / name, replace(plan, collectives=tuple(cases)), environment)
 
 
-def check_file(path: Path, plan: BenchPlan, environment: Mapping[str, str] = os.environ) -> None:
+def check_bench_file(
+    path: Path, plan: BenchPlan, environment: Mapping[str, str] = os.environ
+) -> None:
     """Check one operation's file and plan in the same way."""
-    settings = ";".join(settings_of(environment))
+    settings = ";".join(collective_settings(environment))
     alike: dict[Key, list[Collective]] = {}
     for one in plan.collectives:
         _, *others = collective.key_cells(one).values()
@@ -195,10 +197,10 @@ def write_offsets(path: Path, offsets_us: Mapping[Key, float]) -> int:
 
 def _write(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, str]]) -> None:
     names = tuple(dict.fromkeys(columns))
-    write_table(path, table_bytes(names, ([row.get(name, "") for name in names] for row in rows)))
+    replace_table(path, table_bytes(names, ([row.get(name, "") for name in names] for row in rows)))
 
 
-def write_table(path: Path, data: bytes) -> None:
+def replace_table(path: Path, data: bytes) -> None:
     """Replace a file of a tree atomically. Raises BadInput if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

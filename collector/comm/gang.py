@@ -187,7 +187,7 @@ class Rendezvous:
         return self.node_rank == 0
 
 
-def ranks_of(
+def rendezvous_of(
     world: int,
     nproc_per_node: int | None,
     nnodes: int,

@@ -248,7 +248,7 @@ def bench_results(
     for one in seen:
         by_case.setdefault(case_of(plan, one), []).append(one)
     jumps = {case: str(jump) for case, jump in found_jumps(plan, seen)}
-    settings = ";".join(settings_of(environment))
+    settings = ";".join(collective_settings(environment))
     measured, left_out, wrong = [], [], []
     for case, rounds in by_case.items():
         timed = [one for one in rounds if not one.left_out]
@@ -273,7 +273,7 @@ def group_timings(
     return tuple(collective_timing([by_rank[rank] for rank in ranks]) for ranks in groups)
 
 
-def settings_of(environment: Mapping[str, str]) -> list[str]:
+def collective_settings(environment: Mapping[str, str]) -> list[str]:
     """Return `NAME=value` of each variable that changes how a collective runs, by name."""
     found = (name for name in environment if name.startswith(SETTING_PREFIXES))
     names = sorted(name for name in found if not name.endswith(NO_MATTER))

@@ -11,7 +11,7 @@ from collector.codec.errors import BadInput
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.rank_device import RankDevice
 from collector.comm.timed_calls import Gathered, TimedCalls
-from collector.ranks.collective import OPERATIONS, Collective, check
+from collector.ranks.collective import OPERATIONS, Collective, check_collective
 
 # The tensors of a collective, the call, and the expected result.
 #
@@ -153,7 +153,7 @@ def peer_case(plan: BenchPlan, case: Collective) -> Collective | None:
         return None
     other = replace(case, operation=_PEERS.get(case.operation, _PEER_OF_OTHERS))
     try:
-        check(other)
+        check_collective(other)
     except BadInput:
         return None
     return other

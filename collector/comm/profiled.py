@@ -67,7 +67,7 @@ def profiled_collectives(
     return tuple(sorted(found, key=lambda one: -one.total_us))
 
 
-def share(found: Sequence[Profiled]) -> float:
+def share_in_cases(found: Sequence[Profiled]) -> float:
     """Return the share of the communication time that belongs to cases; 0 if there are no rows."""
     total_us = sum(one.total_us for one in found)
     return sum(one.total_us for one in found if one.collective) / total_us if total_us else 0.0

@@ -96,12 +96,12 @@ class Membership:
 
 
 @contextmanager
-def joined(folder: Path, kind: type[_Plan]) -> Iterator[tuple[_Plan, Membership]]:
+def join_ranks(folder: Path, kind: type[_Plan]) -> Iterator[tuple[_Plan, Membership]]:
     """Join the other ranks, and yield the plan of a folder and this rank's membership. All ranks
     must have the same plan; they leave together."""
     rank, world, local = (int(os.environ[n]) for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     journal = begin_rank(folder, rank, "joining the others")
-    plan = rank_files.read_plan(kind, (folder / rank_files.PLAN).read_text())
+    plan = rank_files.read_rank_plan(kind, (folder / rank_files.PLAN).read_text())
     device = open_rank_device(plan.backend, local)
     patience = datetime.timedelta(seconds=DEADLINE_S)
     dist.init_process_group(COLLECTIVE_LIBRARIES[plan.backend], timeout=patience)
@@ -135,7 +135,7 @@ def write_results(folder: Path, seen: Iterable[tuple[int, int, Gathered]], rank:
 
 
 def main(folder: Path) -> None:
-    with joined(folder, BenchPlan) as (plan, member):
+    with join_ranks(folder, BenchPlan) as (plan, member):
         write_results(folder, _seen(plan, member, folder), member.rank)
 
 
@@ -181,7 +181,7 @@ def _of_jumps(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[Col
         while True:
             size = torch.zeros(1, dtype=torch.int64)
             if member.rank == 0 and (
-                expected := next_case(plan, one, rank_files.read_results(folder), requested)
+                expected := next_case(plan, one, rank_files.read_rank_results(folder), requested)
             ):
                 size[0] = expected.message_bytes
             dist.broadcast(size, 0, group=member.control)

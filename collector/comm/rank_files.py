@@ -47,7 +47,7 @@ class CaseSeen:
     identity: str = ""
 
 
-def read_plan(kind: type[T], text: str) -> T:
+def read_rank_plan(kind: type[T], text: str) -> T:
     """Return the plan that `to_json` of this version of the program wrote."""
     return decode_object(kind, text.encode(), what="a plan", key=PLAN)
 
@@ -69,7 +69,7 @@ def have_met(folder: Path) -> bool:
     return any(state.steps > _STEPS_TOGETHER for state in rank_states(folder))
 
 
-def read_results(folder: Path) -> list[CaseSeen]:
+def read_rank_results(folder: Path) -> list[CaseSeen]:
     """Return the results of all cases that rank 0 wrote; none if it wrote no file."""
     return [_seen(json.loads(line)) for line in whole_lines(folder / RESULTS)]
 

@@ -17,7 +17,7 @@ from collector.ranks.collective import DTYPES, Collective
 #
 # In a network, a collective's time includes waiting for late ranks: the same message takes 17 us in
 # one run and 5 ms in another. So the median of a message's times from p10 to p90 counts, and a row
-# only has to be within a factor of it (`check.verdict`, the consumer's own rule).
+# only has to be within a factor of it (`check.ratio_verdict`, the consumer's own rule).
 
 # Observed: 1 to 16 us (Atlas A3, below 1 MB). More is waiting, and less than 0 has another cause.
 _LARGEST_OFFSET_US = 20.0

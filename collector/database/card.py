@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from collector.codec.canonical import readable_json
 from collector.codec.text import counted, half_width_text
-from collector.database.columns import MEASUREMENTS, SHOWN, described
+from collector.database.columns import MEASUREMENTS, SHOWN, described_columns
 from collector.database.manifest import FileEntry
 from collector.database.query import measured_rows
 from collector.model import keys
@@ -215,7 +215,7 @@ def _records(name: str, file: str, schema: pa.Schema) -> dict[str, Any]:
                 "dataType": _DATA_TYPES.get(kind, "sc:Text"),
                 "source": {"fileObject": {"@id": file}, "extract": {"column": column}},
             }
-            for column, kind, unit, text in described(schema)
+            for column, kind, unit, text in described_columns(schema)
             if not kind.startswith("list")
         ],
     }

@@ -22,7 +22,7 @@ from collector.quality.changes import (
     FALSE_DISCOVERIES,
     Comparison,
     ShownMeans,
-    compare,
+    compare_means,
 )
 
 _DIFFERS = 1.01  # intervals whose widths differ by less count as equal
@@ -138,7 +138,7 @@ def directory_changes(
     both = new.filter(pc.is_valid(place))
     earlier = old.take(place.drop_null())
     known = launches or {}
-    found = compare(
+    found = compare_means(
         _means(earlier), _means(both), false_discoveries=false_discoveries, margin=margin
     )
     compared = list(_compared(found, earlier, both, after, known))

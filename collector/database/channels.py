@@ -85,7 +85,7 @@ def commit_of(store: Store, channel: str) -> Commit:
     return commit
 
 
-def record(store: Store, promotion: Promotion) -> bool:
+def record_promotion(store: Store, promotion: Promotion) -> bool:
     """Create a record; return False if another process has created one with its number."""
     return create_record(store, keys.promotion(promotion.channel, promotion.number), promotion)
 

@@ -215,7 +215,7 @@ def _parsed(text: str) -> list[tuple[int, ...] | None] | None:
         return None
 
 
-def described(schema: pa.Schema) -> Iterator[tuple[str, str, str, str]]:
+def described_columns(schema: pa.Schema) -> Iterator[tuple[str, str, str, str]]:
     """Yield the name, type, unit and description of each column, for the documentation."""
     for field in schema:
         metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}

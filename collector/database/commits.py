@@ -216,7 +216,7 @@ def end_of_log(store: Store) -> Log:
     missing number, it is either a commit, and then the log has a gap, or a stray."""
     hint = read_hint(store)
     listed = {
-        n for info in store.list(keys.COMMITS) if (n := keys.number_of(info.key, keys.commit))
+        n for info in store.list(keys.COMMITS) if (n := keys.number_in_key(info.key, keys.commit))
     }
     end = 0
     while end + 1 in listed:
@@ -268,7 +268,7 @@ def try_commit(store: Store, commit: Commit) -> bool:
 
 
 def _contradiction(commit: Commit, data: bytes, key: str) -> str | None:
-    if keys.number_of(key, keys.commit) != commit.number or commit.number < 1:
+    if keys.number_in_key(key, keys.commit) != commit.number or commit.number < 1:
         return f"expected the commit of this key, got commit {commit.number}"
     if commit.parent != commit.number - 1:
         return f"parent: expected {commit.number - 1}, got {commit.parent}"

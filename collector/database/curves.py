@@ -34,7 +34,7 @@ from collector.model.vocabulary import (
 )
 from collector.ops import together
 from collector.ops.floor import described_peaks, flops_per_s, lower_bounds_us
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.sizes import SizeGroup, length_lists, list_sizes, size_group
 from collector.ops.together import Evaluate, Floats, Truths, Whole
 from collector.quality import gates
@@ -147,7 +147,7 @@ def read_forms(cases: pa.Table) -> tuple[list[tuple[Whole, "Form"]], Iterator[tu
 
 
 def _evaluation_of(case: Case, is_checked: bool) -> Evaluate:
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     if op is None:
         return lambda case: (0.0, 0.0)
 
@@ -242,7 +242,7 @@ def curve_faults(good: pa.Table, cases: pa.Table, version: VersionProperties) ->
     declared = [
         kind
         for kind in pc.unique(good["kernel_type"]).to_pylist()
-        if kind not in DISTRIBUTE_KERNELS and find(kind) is not None
+        if kind not in DISTRIBUTE_KERNELS and find_operator(kind) is not None
     ]
     good = good.filter(pc.is_in(good["kernel_type"], value_set=pa.array(declared, TEXT)))
     place = pc.index_in(good["case"], value_set=cases["case"].combine_chunks())

@@ -104,7 +104,7 @@ class Difference:
         return "missing" if self.is_missing else "its content does not follow from the commits"
 
 
-def complete(store: Store, head: Commit) -> tuple[str, ...]:
+def complete_log(store: Store, head: Commit) -> tuple[str, ...]:
     """Write the log files of the newest versions that are missing or were changed, and remove those
     that no commit has; return their keys. Versions before one that is right are assumed to be.
 
@@ -113,11 +113,11 @@ def complete(store: Store, head: Commit) -> tuple[str, ...]:
 
 
 def mend(store: Store, commits: Sequence[Commit]) -> tuple[str, ...]:
-    """As `complete`, for all of these commits, oldest first."""
+    """As `complete_log`, for all of these commits, oldest first."""
     return _mended(store, _differences(store, commits))
 
 
-def check(store: Store, commits: Sequence[Commit]) -> tuple[Difference, ...]:
+def wrong_log_files(store: Store, commits: Sequence[Commit]) -> tuple[Difference, ...]:
     """Return the log files that are not as these commits say, oldest first, and those that no
     commit has."""
     return tuple(_differences(store, commits))
@@ -135,10 +135,10 @@ def _differences(store: Store, commits: Sequence[Commit]) -> Iterator[Difference
     yield from _foreign(listed, newest)
 
 
-def publish(store: Store, head: Commit) -> None:
+def publish_log(store: Store, head: Commit) -> None:
     """Complete the logs after a merge, best effort: the next merge does what is left."""
     try:
-        complete(store, head)
+        complete_log(store, head)
     except (BadInput, StoreError) as error:
         logger.warning("could not write the Delta logs; the next merge does: %s", error)
 

@@ -26,7 +26,7 @@ from collector.database.manifest import (
 from collector.database.parquet import parquet_batches
 from collector.database.plans import MergedPlan
 from collector.database.query import CaseResult, SuspectSessions
-from collector.database.rows import completed
+from collector.database.rows import with_columns
 from collector.database.state import TEXT
 from collector.database.versions import VersionProperties, shows
 from collector.model import keys
@@ -169,7 +169,7 @@ class HeadContent:
             for rows in parquet_batches(data, key=file.key, columns=columns):
                 path = pa.repeat(pa.scalar(version_path, TEXT), rows.num_rows)
                 whole = text_of_measurements(rows).append_column("version_path", path)
-                yield completed(whole, columns).select(columns)
+                yield with_columns(whole, columns).select(columns)
         except (pa.ArrowException, KeyError, OSError, ValueError) as error:
             what = f"unexpected columns in a table: {error}"
             raise DamagedObject(what, path=file.key) from error

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from collector.codec.canonical import short_hash
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.database import layout
 from collector.database.pull import check_is_real
 from collector.database.tree import Cells, duration_us, kernel_rows, record_of_row
@@ -154,7 +154,7 @@ def _collective_rows(path: Path, device: str) -> Iterator[_Found]:
             raise BadInput(what, path=path, line=line)
         row = dict(zip(names, cells, strict=True))
         try:
-            duration = number_of(row[DURATION]) if row[DURATION].strip() else 0.0
+            duration = parse_number(row[DURATION]) if row[DURATION].strip() else 0.0
             record = _collective_of(path.stem, row, device).record()
             collective_case_of(record.case)
         except (BadInput, ValueError) as error:
@@ -189,7 +189,7 @@ def _collective_of(kernel_type: str, row: Cells, device: str) -> CollectiveCase:
 
 
 def _whole(row: Mapping[str, str], name: str) -> int:
-    value = number_of(row[name].strip())
+    value = parse_number(row[name].strip())
     if not (value.is_integer() and 0 <= value < 1 << 53):
         raise BadInput(f"{name}: expected an integer >= 0, got {row[name][:40]!r}")
     return int(value)

@@ -387,7 +387,7 @@ def csv_bytes(columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> byte
     return table_bytes(columns, _cells(columns, rows), line_end="\r\n")
 
 
-def csv_rows(columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> bytes:
+def csv_body(columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> bytes:
     """Return the rows of such a CSV without its header."""
     return rows_bytes(_cells(columns, rows), line_end="\r\n")
 

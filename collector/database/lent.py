@@ -95,7 +95,7 @@ def _pairs(table: pa.Table) -> Pairs:
     )
 
 
-def kind_of(path: str, over_ranks: bool) -> str:
+def lending_kind(path: str, over_ranks: bool) -> str:
     """Return the kind of device, or of the library of its ranks, of a version directory."""
     return prior_of(path.partition("/")[0], over_ranks=over_ranks).kind
 
@@ -104,8 +104,10 @@ def lenders(path: str, counts: Mapping[str, int], *, over_ranks: bool) -> tuple[
     """Return the version directories that lend pairs to one, given the number of pairs of each.
 
     Example: of ten directories of one kind of device, the eight others with the most pairs."""
-    kind = kind_of(path, over_ranks)
-    others = [p for p, n in counts.items() if n and p != path and kind_of(p, over_ranks) == kind]
+    kind = lending_kind(path, over_ranks)
+    others = [
+        p for p, n in counts.items() if n and p != path and lending_kind(p, over_ranks) == kind
+    ]
     others.sort(key=lambda other: (-counts[other], other))
     return tuple(sorted(others[:MOST_LENDERS]))
 
@@ -116,7 +118,7 @@ def possible_lenders(
     """Return all directories that lend pairs to any directory of these kinds."""
     found = set[str]()
     for kind in kinds:
-        own = [p for p, n in counts.items() if n and kind_of(p, over_ranks) == kind]
+        own = [p for p, n in counts.items() if n and lending_kind(p, over_ranks) == kind]
         own.sort(key=lambda other: (-counts[other], other))
         found.update(own[: MOST_LENDERS + 1])  # one of them may be the borrower
     return found

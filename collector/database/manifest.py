@@ -279,7 +279,7 @@ def own_files(path: str, entry: VersionEntry, files: DirectoryFiles) -> Iterator
     tables = (
         (keys.shown(path, entry.snapshot), files.shown),
         (keys.profiles(entry.snapshot, path), files.profiles),
-        (keys.pairs(entry.snapshot, path), files.pairs),
+        (keys.pairs_key(entry.snapshot, path), files.pairs),
         (keys.index(entry.snapshot, path), files.index),
         (keys.dataset(entry.snapshot, path), files.dataset),
         (keys.croissant(entry.snapshot, path), files.croissant),

@@ -116,7 +116,7 @@ def write_mapping(folder: Path) -> bool:
     return True
 
 
-def operators_of(kernel_type: str) -> tuple[str, ...]:
+def mapped_operators(kernel_type: str) -> tuple[str, ...]:
     """Return the operators whose duration the consumer takes from a kernel type."""
     return tuple(name for name, found in _lookups().items() if kernel_type in found)
 

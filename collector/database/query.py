@@ -22,7 +22,7 @@ from collector.database.curves import CURVE_COLUMNS, Faults, curve_faults, with_
 from collector.database.state import (
     TEXT,
     State,
-    distinct,
+    distinct_pairs,
     filtered,
     highest_rows,
     identities,
@@ -36,7 +36,7 @@ from collector.quality.canaries import (
     WITHHELD,
     SessionFactor,
     SessionReadings,
-    device_name,
+    compared_device,
     session_factors,
 )
 from collector.quality.gates import trust_of
@@ -130,7 +130,7 @@ def factors_of(rows: pa.Table, version: VersionProperties) -> list[SessionFactor
     for session, (node, serial, rank), cache, began, text in zip(
         sessions, devices, *columns, strict=True
     ):
-        device = device_name(node, serial, rank)
+        device = compared_device(node, serial, rank)
         readings = SessionReadings(session, device, cache, began, value_of("canaries", text))
         found.setdefault(session, readings)
     return session_factors(list(found.values()), prior_of(version.shown_stack.device))
@@ -313,4 +313,4 @@ def results_of_rows(best: pa.Table) -> dict[str, CaseResult]:
 def held_shards(state: State) -> frozenset[tuple[str, str]]:
     """Return the campaign and the id of every shard that has measurements. The id alone is not
     enough: two campaigns that plan the same cases have shards with the same id."""
-    return distinct(state.measurements, ("campaign", "shard"))
+    return distinct_pairs(state.measurements, ("campaign", "shard"))

@@ -27,7 +27,7 @@ def read_records(
     the record of an object and its key.
 
     Raises DamagedObject, which names the key, for a record that is missing or cannot be read."""
-    listed = (keys.number_of(info.key, spell) for info in store.list(prefix))
+    listed = (keys.number_in_key(info.key, spell) for info in store.list(prefix))
     last = max((number for number in listed if number is not None), default=0)
     return [_read(store, spell(number), number, read) for number in range(1, last + 1)]
 

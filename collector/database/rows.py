@@ -12,7 +12,7 @@ import pyarrow.csv as pa_csv
 from collector.codec.canonical import canonical_json
 from collector.codec.errors import BadInput
 from collector.database.state import CASE_SCHEMA, PROFILE_SCHEMA, TEXT
-from collector.database.versions import rank_of
+from collector.database.versions import plan_rank
 from collector.model.case import normal_kernel_type
 from collector.model.measurement import (
     TIMING_FIELDS,
@@ -78,12 +78,12 @@ def rows_of_part(data: bytes, *, key: str) -> pa.Table:
         raise BadInput(f"expected a part: {error}", path=key) from error
     if not is_header(table.column_names):
         raise BadInput("expected a part with one column per field of a measurement", path=key)
-    table = completed(table)
+    table = with_columns(table)
     check_rows(table, key)
     return table
 
 
-def completed(table: pa.Table, names: Sequence[str] = ROW_COLUMNS) -> pa.Table:
+def with_columns(table: pa.Table, names: Sequence[str] = ROW_COLUMNS) -> pa.Table:
     """Return the table with these columns in their order, followed by its other columns. A column
     that it lacks has the text of its default in every row, and is left out if it has none."""
     columns = {
@@ -216,7 +216,7 @@ def profile_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:
 
 
 def _key_columns(plan: Plan, records: Sequence[CaseRecord]) -> dict[str, list[object]]:
-    head_commit, number, plan_hash = rank_of(plan)
+    head_commit, number, plan_hash = plan_rank(plan)
     rows = len(records)
     return {
         "version_path": [plan.stack.version_path] * rows,

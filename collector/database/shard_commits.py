@@ -21,8 +21,8 @@ from collector.model.manifest import (
     ShardCommit,
     StoredObject,
     Usage,
-    commit_from_json,
     manifest_from_json,
+    shard_commit_from_json,
 )
 from collector.model.plan import Plan, PlannedShard
 from collector.model.record import CaseRecord, as_ran
@@ -282,7 +282,7 @@ def read_shard_commit(store: Store, campaign: str, shard: str) -> ShardCommit | 
     key = keys.committed(campaign, shard)
     try:
         with stored():
-            return commit_from_json(store.get(key), key=key)
+            return shard_commit_from_json(store.get(key), key=key)
     except NotFound:
         return None
 

@@ -26,7 +26,7 @@ from collector.database.columns import (
 )
 from collector.database.commits import Commit
 from collector.database.intervals import INTERVAL_SCHEMA
-from collector.database.lent import LentPairs, kind_of, lent_pairs, possible_lenders
+from collector.database.lent import LentPairs, lending_kind, lent_pairs, possible_lenders
 from collector.database.manifest import (
     DirectoryFiles,
     SnapshotManifest,
@@ -42,7 +42,7 @@ from collector.database.parquet import (
     read_parquet,
 )
 from collector.database.plans import MergedPlan
-from collector.database.rows import completed
+from collector.database.rows import with_columns
 from collector.database.state import (
     CASE_SCHEMA,
     MEASUREMENT_SCHEMA,
@@ -176,7 +176,7 @@ def lent_by_others(
     found: dict[str, LentPairs] = {}
     for over_ranks in (False, True):
         counts = {p: e.pairs[over_ranks] for p, e in manifest.versions.items() if p not in paths}
-        kinds = {kind_of(path, over_ranks) for path in paths}
+        kinds = {lending_kind(path, over_ranks) for path in paths}
         for path in possible_lenders(counts, kinds, over_ranks=over_ranks) - found.keys():
             found[path] = read_lent(store, commit, path, manifest.versions[path])
     return found
@@ -185,7 +185,7 @@ def lent_by_others(
 def read_lent(store: Store, commit: Commit, path: str, entry: VersionEntry) -> LentPairs:
     """Return the pairs that a version directory lends to others."""
     files = read_version_files(store, commit, path, entry)
-    key = keys.pairs(entry.snapshot, path)
+    key = keys.pairs_key(entry.snapshot, path)
     named_by = keys.version_manifest(entry.snapshot, path)
     data = read_file(store, StoredFile(key, files.pairs, named_by))
     return lent_pairs(read_parquet(data, key=key), key=key)
@@ -262,7 +262,7 @@ def _cast(table: pa.Table, schema: pa.Schema, key: str, path: str) -> pa.Table:
         columns = {name: table[name] for name in table.column_names if name in schema.names}
         table = pa.table({**columns, "version_path": of_path})
         if schema is MEASUREMENT_SCHEMA:
-            table = completed(table, MEASUREMENT_SCHEMA.names)
+            table = with_columns(table, MEASUREMENT_SCHEMA.names)
         if schema is INTERVAL_SCHEMA:  # of a view that had no such column
             for name in set(schema.names) - set(table.column_names) - set(_ALWAYS):
                 nulls = pa.nulls(table.num_rows, schema.field(name).type)

@@ -286,7 +286,7 @@ def measurement_digests(state: State) -> dict[str, str]:
 
 _OWN_KEYS = {
     "profiles": keys.profiles,
-    "pairs": keys.pairs,
+    "pairs": keys.pairs_key,
     "index": keys.index,
     "dataset": keys.dataset,
     "croissant": keys.croissant,

@@ -205,7 +205,7 @@ def differing(one: pa.Table, other: pa.Table) -> pa.Table:
     return pa.concat_tables([alone, other.filter(pc.invert(pc.is_in(others, value_set=rows)))])
 
 
-def distinct(table: pa.Table, names: tuple[str, str]) -> frozenset[tuple[str, str]]:
+def distinct_pairs(table: pa.Table, names: tuple[str, str]) -> frozenset[tuple[str, str]]:
     """Return the pairs of texts in two columns, each pair once."""
     one, other = names
     found = table.group_by([one, other]).aggregate([]).to_pydict()

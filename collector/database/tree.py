@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collector.codec.errors import BadInput
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.database import layout
 from collector.model.case import Case, case_from_cells, known_states
 from collector.model.record import CaseRecord
@@ -116,7 +116,7 @@ def _check_durations(cells: Cells) -> None:
         text = cells.get(name, "").strip()
         if text.upper() not in _NO_DURATION:
             try:
-                number_of(text)
+                parse_number(text)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from error
 
@@ -124,7 +124,7 @@ def _check_durations(cells: Cells) -> None:
 def duration_us(cells: Mapping[str, str], column: str) -> float | None:
     """Return a positive duration; None for an empty cell, for 0, and for text that is no number."""
     try:
-        value = number_of(cells.get(column) or "")
+        value = parse_number(cells.get(column) or "")
     except ValueError:
         return None
     return value if value > 0 else None
@@ -154,7 +154,7 @@ def read_kernel(version: Path, kernel_type: str) -> KernelFiles:
     return KernelFiles({aside: upsert(others, own[aside]).file, name: rest}, has_strays=True)
 
 
-def joined(old: Cells, new: Cells) -> Cells:
+def joined_cells(old: Cells, new: Cells) -> Cells:
     """Return a row with the non-empty cells of a new row and all its other cells; its base cells
     keep their spelling."""
     unknown = {OP_STATE} if old.get(OP_STATE, "").strip().upper() == NOT_KNOWN else set()
@@ -163,7 +163,7 @@ def joined(old: Cells, new: Cells) -> Cells:
     return {**old, **{name: text for name, text in new.items() if text}, **spelled}
 
 
-def upsert(file: KernelFile, rows: Sequence[Cells], join: Join = joined) -> Upserted:
+def upsert(file: KernelFile, rows: Sequence[Cells], join: Join = joined_cells) -> Upserted:
     """Join rows into a file by the identity of their cases.
 
     An existing row is replaced by the result of `join` for it and the new one. Any other row is

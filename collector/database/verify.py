@@ -35,7 +35,7 @@ from collector.database.reuse import read_reuse, reuse_keys
 from collector.database.shard_commits import RawRecord, is_slip, record_problems
 from collector.database.state import (
     MEASUREMENT_SCHEMA,
-    distinct,
+    distinct_pairs,
     identities,
     is_among,
 )
@@ -100,7 +100,7 @@ def origin_problems(
     their key, each with the first commit that makes it.
 
     The records of the profiler are read again only `with_raw`."""
-    shards = (distinct(rows, ("campaign", "shard")) for _, rows in tables.values())
+    shards = (distinct_pairs(rows, ("campaign", "shard")) for _, rows in tables.values())
     published = frozenset[tuple[str, str]]().union(*shards)
     read = [(claim.commit, _read(store, claim, published)) for claim in claims]
     checked = set[str]()  # plans may share a shard
@@ -259,7 +259,7 @@ def _chain(store: Store) -> tuple[list[Commit], list[Problem]]:
         log = end_of_log(store)
         end, fault = log.head.number if log.head else 0, log.fault
     except BadInput:  # the newest cannot be read
-        listed = (keys.number_of(info.key, keys.commit) for info in store.list(keys.COMMITS))
+        listed = (keys.number_in_key(info.key, keys.commit) for info in store.list(keys.COMMITS))
         end, fault = max((number for number in listed if number is not None), default=0), None
     for number in range(1, end + 1):
         try:
@@ -273,7 +273,7 @@ def _chain(store: Store) -> tuple[list[Commit], list[Problem]]:
         problems += _breaks(store, before, commit, by_number.get(commit.number + 1))
     if fault is not None and not problems:
         named = fault.partition(": ")[0]
-        problems.append(Problem(keys.number_of(named, keys.commit) or end, fault))
+        problems.append(Problem(keys.number_in_key(named, keys.commit) or end, fault))
     return commits, sorted(problems, key=lambda problem: problem.commit)
 
 

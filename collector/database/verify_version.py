@@ -282,7 +282,7 @@ class VersionCheck:
         index, rows = index_bytes(state.cases, shown.interval_rows, path)
         if (sha256_hex(index), rows) != (files.index.sha256, files.index.rows):
             yield keys.index(entry.snapshot, path)
-        key = keys.pairs(entry.snapshot, path)
+        key = keys.pairs_key(entry.snapshot, path)
         if not read_parquet(own[key], key=key).equals(pairs_table(shown.intervals.lent)):
             yield key
         stack = state.versions[path].shown_stack

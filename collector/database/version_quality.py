@@ -292,7 +292,7 @@ class SuspectCase:
     reasons: tuple[str, ...]
 
 
-def suspect_cases(version: ShownVersion) -> list[SuspectCase]:
+def warned_cases(version: ShownVersion) -> list[SuspectCase]:
     """Return the cases of a version directory with a warning, the widest interval first, then those
     that a gate withholds."""
     larger = {

@@ -12,7 +12,7 @@ Rank = tuple[int, int, str]
 _OF_IMPORTS = -1  # below every commit
 
 
-def rank_of(plan: Plan) -> Rank:
+def plan_rank(plan: Plan) -> Rank:
     """Return the rank of a plan. If two plans differ on one case, the plan with the greater rank is
     used. Imported plans have the lowest ranks: a version directory shows the stack of what was
     measured, whichever came first."""
@@ -56,7 +56,7 @@ def shows(versions: Mapping[str, VersionProperties], stack: Stack) -> bool:
 
 def version_of(plan: Plan) -> VersionProperties:
     """Return the properties of the version directory according to one plan."""
-    rank = rank_of(plan)
+    rank = plan_rank(plan)
     return VersionProperties(
         stack=Ranked(rank, canonical_json(plan.stack.as_json()).decode()),
         op_mapping=None if plan.op_mapping is None else Ranked(rank, plan.op_mapping),

@@ -374,7 +374,7 @@ def _kernel_files(kernel: str, batches: _Batches, prune_empty: bool) -> dict[str
                 names[name] = columns
                 for is_uneven, rendered in enumerate(parts.setdefault(name, ([], []))):
                     one = [row for row in found if _is_uneven(row) == bool(is_uneven)]
-                    rendered.append(layout.csv_rows(layout.database_columns(columns), one))
+                    rendered.append(layout.csv_body(layout.database_columns(columns), one))
                 rows[name] += len(found)
         if is_whole:
             break

@@ -21,7 +21,7 @@ from pathlib import Path
 from collector.engine import wheel
 from collector.engine.stubs import assembly
 from collector.engine.symbols import defined_in, undefined_in
-from collector.engine.wheel import NoRecordingRuntime, publish
+from collector.engine.wheel import NoRecordingRuntime, move_into_place
 
 _HERE = Path(__file__).parent
 _RUNTIME = _HERE / "runtime"
@@ -69,7 +69,7 @@ def build_runtime(
             fresh = Path(scratch) / "built"
             fresh.mkdir()
             _compile(fresh, stock or site / "torch_npu", torch / "lib", parts)
-            publish(fresh, folder)
+            move_into_place(fresh, folder)
     return RecordingRuntime(folder / _LIBRARIES, folder / _SHIM, site)
 
 

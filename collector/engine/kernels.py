@@ -14,7 +14,7 @@ from types import MappingProxyType
 from collector.engine.calls import Recorded
 from collector.engine.choices import CHOSEN
 from collector.model.measurement import Library
-from collector.ops.registry import declarations, find
+from collector.ops.registry import declarations, find_operator
 from collector.ops.spec import OpSpec, library_of
 
 _TRITON = "triton."  # a kernel that opmeter_launches recorded instead of compiling it
@@ -49,7 +49,7 @@ def kernel_of(call: Recorded) -> str:
 def operator_of(call: Recorded) -> OpSpec | None:
     """The operator whose arguments a call has: that of its kernel, or if none declares the kernel,
     such as CumsumCube, the one that declares the call."""
-    return find(kernel_of(call)) or _declaring().get(call.name)
+    return find_operator(kernel_of(call)) or _declaring().get(call.name)
 
 
 @cache
@@ -85,4 +85,6 @@ def _named(name: str) -> str:
     """The kernel that a call names."""
     base = name.removeprefix(_ACLNN)
     plain = name.replace(_IN_PLACE, _ACLNN).removeprefix(_ACLNN)
-    return next(filter(find, (base, plain, _VERSION.sub("", plain))), base.removesuffix("Param"))
+    return next(
+        filter(find_operator, (base, plain, _VERSION.sub("", plain))), base.removesuffix("Param")
+    )

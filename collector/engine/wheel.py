@@ -48,11 +48,11 @@ def installed(package: str, version: str, witness: str) -> Path:
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             fresh = Path(scratch) / "site"
             _install(f"{package}=={version}", fresh, folder)
-            publish(fresh, folder)
+            move_into_place(fresh, folder)
     return folder
 
 
-def publish(fresh: Path, folder: Path) -> None:
+def move_into_place(fresh: Path, folder: Path) -> None:
     """Move a complete folder to its place; the first of several processes wins."""
     try:
         fresh.rename(folder)

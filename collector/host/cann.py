@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from collector.codec.errors import HostFault
-from collector.host.machine import text_of
+from collector.host.machine import read_text
 from collector.model.stack import Runtime
 
 # The CANN of this machine: its version, from the files of its installer, and whether it is a real
@@ -45,7 +45,7 @@ def cann_version(
     named = (environment.get(name) for name in (*_HOMES, _INSTALLED))
     for root in [*filter(None, named), *roots]:
         for path in _files(Path(root).expanduser()):
-            if match := _VERSION.search(text_of(path)):
+            if match := _VERSION.search(read_text(path)):
                 return match[1].strip("[]\"'")
     return None
 

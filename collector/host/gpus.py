@@ -33,13 +33,13 @@ def list_gpus() -> tuple[Gpu, ...]:
     none."""
     query = (f"--query-gpu={_FIELDS}", "--format=csv,noheader")
     listed = tool_output("cuda", "nvidia-smi", *query)
-    found = visible(parse(listed), os.environ.get(_VISIBLE))
+    found = visible_gpus(parse_nvidia_smi(listed), os.environ.get(_VISIBLE))
     if not found:
         raise NoDevice(f"backend cuda: {_VISIBLE}={os.environ.get(_VISIBLE)!r} leaves no GPU")
     return found
 
 
-def parse(text: str) -> tuple[Gpu, ...]:
+def parse_nvidia_smi(text: str) -> tuple[Gpu, ...]:
     """Parse the output of `nvidia-smi --query-gpu`. Raises NoDevice if it lists no GPU."""
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     found = [Gpu(int(row[0]), *row[1:]) for row in rows if len(row) == 4 and row[0].isdigit()]
@@ -48,7 +48,7 @@ def parse(text: str) -> tuple[Gpu, ...]:
     return tuple(found)
 
 
-def visible(found: Sequence[Gpu], variable: str | None) -> tuple[Gpu, ...]:
+def visible_gpus(found: Sequence[Gpu], variable: str | None) -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES selects, numbered again. As in CUDA, an entry is an
     index or the beginning of a UUID, and entries after an invalid one are ignored."""
     if variable is None:

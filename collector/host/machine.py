@@ -21,7 +21,7 @@ def group_folders(
 ) -> Iterator[tuple[int, Path]]:
     """Yield the folders of this process's groups for a controller (`cpu`, `memory`), from its own
     outwards, each with the version of its files: 2, or the older 1."""
-    for line in text_of(membership).splitlines():
+    for line in read_text(membership).splitlines():
         number, controllers, group = (*line.split(":", 2), "", "")[:3]
         if number == "0" and not controllers:
             yield from ((2, folder) for folder in _branch(cgroups, group))
@@ -35,7 +35,7 @@ def _branch(root: Path, group: str) -> Iterator[Path]:
     return (folder for folder in (path, *path.parents) if folder.is_relative_to(root))
 
 
-def text_of(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Return the text of a file; empty if the file is missing."""
     try:
         return path.read_text("utf-8", errors="replace")
@@ -73,7 +73,7 @@ class Cpu:
 
 def this_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Cpu:
     """Return the processor of this machine, without fields that the kernel does not report."""
-    lines = (line.partition(":") for line in text_of(cpuinfo).split("\n\n", 1)[0].splitlines())
+    lines = (line.partition(":") for line in read_text(cpuinfo).split("\n\n", 1)[0].splitlines())
     fields = {name.strip(): value.strip() for name, _, value in lines}
     parts = (platform.machine(), fields.get("CPU implementer"), fields.get("CPU part"))
     flags = (fields.get("flags") or fields.get("Features") or "").split()
@@ -100,10 +100,10 @@ def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
     """Yield the quota, in cores, of each limited control group of this process."""
     for version, folder in group_folders("cpu", membership, cgroups):
         if version == 2:
-            allowed, _, period = text_of(folder / "cpu.max").strip().partition(" ")
+            allowed, _, period = read_text(folder / "cpu.max").strip().partition(" ")
         else:
-            allowed = text_of(folder / "cpu.cfs_quota_us").strip()
-            period = text_of(folder / "cpu.cfs_period_us").strip()
+            allowed = read_text(folder / "cpu.cfs_quota_us").strip()
+            period = read_text(folder / "cpu.cfs_period_us").strip()
         if allowed.isdigit() and period.isdigit() and int(period):
             yield int(allowed) / int(period)
 
@@ -147,7 +147,7 @@ def available_memory_bytes(
     """Return the memory that is available without swapping, and without being killed; None if the
     kernel does not report it. A container sees the machine's meminfo, but its own limit kills
     it."""
-    of_machine = re.findall(r"MemAvailable:\s+(\d+) kB", text_of(meminfo))[:1]
+    of_machine = re.findall(r"MemAvailable:\s+(\d+) kB", read_text(meminfo))[:1]
     of_groups = (group.left for group in _limited(membership, cgroups))
     return min((*(int(kib) * 1024 for kib in of_machine), *of_groups), default=None)
 
@@ -162,9 +162,9 @@ def _limited(membership: Path, cgroups: Path) -> Iterator[GroupMemory]:
     """Yield the groups of this process that have a limit."""
     for version, folder in group_folders("memory", membership, cgroups):
         limit, usage, prefix = _FILES[version]
-        allowed, used = text_of(folder / limit).strip(), text_of(folder / usage).strip()
+        allowed, used = read_text(folder / limit).strip(), read_text(folder / usage).strip()
         if allowed.isdigit() and used.isdigit() and int(allowed) < _NO_LIMIT:
-            statistics = dict(re.findall(r"(?m)^(\w+) (\d+)$", text_of(folder / "memory.stat")))
+            statistics = dict(re.findall(r"(?m)^(\w+) (\d+)$", read_text(folder / "memory.stat")))
             cached = (statistics.get(f"{prefix}{n}_file", 0) for n in ("inactive", "active"))
             yield GroupMemory(int(allowed), int(used), *map(int, cached))
 

@@ -53,7 +53,7 @@ class Board:
 def list_npus(environment: Mapping[str, str] = os.environ) -> tuple[Npu, ...]:
     """Return the NPUs that this process may use. Raises NoDevice, with the remedy, if there is
     none."""
-    found = visible(parse(run_npu_smi("info")), environment.get(_VISIBLE))
+    found = visible_npus(parse_npu_smi(run_npu_smi("info")), environment.get(_VISIBLE))
     if not found:
         raise NoDevice(f"backend npu: {_VISIBLE}={environment.get(_VISIBLE)!r} leaves no NPU")
     return found
@@ -72,8 +72,8 @@ def exclusive_chip(index: int, at_once: int, environment: Mapping[str, str] = os
     """Return the chip that a device must not share if `at_once` of this machine's devices may
     measure: the two dies of an A3's chip share its power and memory, and measure together only if
     all dies may. Empty if the device is a whole chip."""
-    machine = parse(run_npu_smi("info"))
-    seen = visible(machine, environment.get(_VISIBLE))
+    machine = parse_npu_smi(run_npu_smi("info"))
+    seen = visible_npus(machine, environment.get(_VISIBLE))
     if index >= len(seen) or at_once >= len(machine):
         return ""
     card = seen[index].card
@@ -114,7 +114,7 @@ def parse_cores(text: str) -> int | None:
     return None if cores is None else int(cores)
 
 
-def parse(text: str) -> tuple[Npu, ...]:
+def parse_npu_smi(text: str) -> tuple[Npu, ...]:
     """Parse the output of `npu-smi info`. Raises NoDevice if it lists no chip."""
     found: list[Npu] = []
     first: re.Match[str] | None = None
@@ -152,7 +152,7 @@ def parse_board(card: str, chip: str) -> Board:
     )
 
 
-def visible(found: Sequence[Npu], variable: str | None) -> tuple[Npu, ...]:
+def visible_npus(found: Sequence[Npu], variable: str | None) -> tuple[Npu, ...]:
     """Return the NPUs that ASCEND_RT_VISIBLE_DEVICES selects, numbered again."""
     if variable is None:
         return tuple(found)

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from collector.host.cann import cann_version, installed_version
-from collector.host.machine import text_of
+from collector.host.machine import read_text
 from collector.host.stack import installed_torch
 
 DRIVER_FILE = Path("/usr/local/Ascend/driver/version.info")  # containers mount it
@@ -73,7 +73,7 @@ def npu_versions(driver: Path = DRIVER_FILE) -> dict[str, str]:
 
     Only files are read: a process that uses an NPU should start no other one, such as npu-smi
     (CANN's documentation of AscendCL, on fork)."""
-    match = _VERSION.search(text_of(driver))
+    match = _VERSION.search(read_text(driver))
     found = {
         "torch": installed_torch(),
         "torch_npu": installed_version("torch_npu", "torch-npu"),

@@ -23,7 +23,7 @@ from collector.replay.certificates import count_cases_before, is_canary, with_ca
 from collector.replay.journal import JOURNAL, JournalTail
 from collector.replay.lock import concurrency_limit, measuring_slot
 from collector.replay.msprof import DURATION_GROUP, discard_profile
-from collector.replay.results import SUMMARY, SessionResult, collect, gather
+from collector.replay.results import SUMMARY, SessionResult, collect_session, gather
 from collector.replay.seal import SealedRecords, foreign_records, seal
 from collector.replay.spec import SessionCase, SessionSpec, read_spec, spec_texts, write_texts
 from collector.replay.supervisor import (
@@ -218,7 +218,7 @@ class ReplayInstrument:
         if foreign := own - set(known):
             raise BadInput(f"expected cases of the shard, got {min(foreign)}", path=record.key)
         with foreign_records(record.key):
-            result = collect(spec, folder, sealed.report, provenance)
+            result = collect_session(spec, folder, sealed.report, provenance)
         _check_runtime(result, provenance)
         return sealed.report, result, _usage(result, sealed.report, 0.0)
 
@@ -262,7 +262,7 @@ class ReplayInstrument:
         # A session that died in a canary may be run again, with records of the same name.
         if not is_canary(spec, report.offender):
             self._keep_pass(spec, folder, report, provenance)
-        result = collect(spec, folder, report, provenance)
+        result = collect_session(spec, folder, report, provenance)
         reading_s = time.monotonic() - ended
         _check_runtime(result, provenance)
         if result.unread:

@@ -81,7 +81,7 @@ def campaign_name(text: str) -> str:
     return text
 
 
-def number_of(key: str, spell: Callable[[int], str]) -> int | None:
+def number_in_key(key: str, spell: Callable[[int], str]) -> int | None:
     """Return the number from which `spell` produces exactly this key; None for a stray, whatever
     its name: an editor's copy, a file of the desktop, a number in another spelling."""
     found = _LAST_NUMBER.search(key.rpartition("/")[2])
@@ -219,14 +219,14 @@ def attempt_manifest(campaign: str, shard_id: str, attempt_id: str) -> str:
     return f"{attempt(campaign, shard_id, attempt_id)}manifest.json"
 
 
-def committed_shards(campaign: str) -> str:
+def committed_prefix(campaign: str) -> str:
     """Return the prefix of the commits of shards, the only one that is listed to follow a
     campaign."""
     return f"{_campaign(campaign)}/committed/"
 
 
 def committed(campaign: str, shard_id: str) -> str:
-    return f"{committed_shards(campaign)}{_token(shard_id)}.json"
+    return f"{committed_prefix(campaign)}{_token(shard_id)}.json"
 
 
 def commit(number: int) -> str:
@@ -303,7 +303,7 @@ def profiles(name: str, version_path: str) -> str:
     return f"{_of_version(name, version_path)}profiles.parquet"
 
 
-def pairs(name: str, version_path: str) -> str:
+def pairs_key(name: str, version_path: str) -> str:
     """Return the key of the pairs of sessions that a version directory lends to others."""
     return f"{_of_version(name, version_path)}pairs.parquet"
 

@@ -44,7 +44,7 @@ class Lookup:
     interpolation: Settings = field(default_factory=lambda: NO_SETTINGS)
 
 
-def looked_up(
+def make_lookups(
     *operators: str,
     order: int = 0,
     is_part: bool = False,

@@ -105,11 +105,11 @@ def entry_from_json(data: bytes, *, key: str = "entry") -> PartEntry:
     return decode_object(PartEntry, data, what="the entry of a part", key=key)
 
 
-def commit_to_json(commit: ShardCommit) -> bytes:
+def shard_commit_to_json(commit: ShardCommit) -> bytes:
     return readable_json(asdict(commit))
 
 
-def commit_from_json(data: bytes, *, key: str = "commit") -> ShardCommit:
+def shard_commit_from_json(data: bytes, *, key: str = "commit") -> ShardCommit:
     """Return the commit of a shard. Raises BadInput, which names the key, for other data."""
     return decode_object(ShardCommit, data, what="the commit of a shard", key=key)
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from collector.codec.canonical import decode_object, readable_json, sha256_hex
-from collector.model.record import CaseRecord, number_of, read_rows, write_rows
+from collector.model.record import CaseRecord, number_in_cell, read_rows, write_rows
 from collector.model.stack import Stack
 
 WARM_UPS = 3  # launches of a case before its timed launches
@@ -312,6 +312,6 @@ def write_shard(cases: Iterable[ShardCase]) -> bytes:
 def read_shard(data: bytes, *, path: str = "shard") -> list[ShardCase]:
     """Return the cases of a table. Raises BadInput, with the line, for other data."""
     return [
-        ShardCase(row.record, number_of(_FORECAST, row.further[0], path=path, line=row.line))
+        ShardCase(row.record, number_in_cell(_FORECAST, row.further[0], path=path, line=row.line))
         for row in read_rows(data, (_FORECAST,), path=path)
     ]

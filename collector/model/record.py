@@ -20,7 +20,7 @@ from sys import intern
 from collector.codec.canonical import canonical_json
 from collector.codec.errors import BadInput
 from collector.codec.numbers import integer_of
-from collector.codec.numbers import number_of as _number_of
+from collector.codec.numbers import parse_number as _number_of
 from collector.codec.table import is_text, table_bytes, table_rows
 from collector.model import vocabulary
 from collector.model.case import Case, case_from_cells
@@ -139,7 +139,7 @@ def write_rows(
     there."""
     known = list(rows)
     if not any(record.before for record, _ in known):
-        cells = ([*cells_of(record), *further] for record, further in known)
+        cells = ([*table_cells(record), *further] for record, further in known)
         return table_bytes((*TABLE_COLUMNS, *columns), cells)
     numbers: dict[Hashable, int] = {}
     for at, (record, _) in enumerate(known):
@@ -150,10 +150,10 @@ def write_rows(
             numbers[spelled] = len(known) + len(only)
             only.append(one)
     requested = (
-        [*cells_of(r), " ".join(str(numbers[_spelled(one)]) for one in r.before), *further]
+        [*table_cells(r), " ".join(str(numbers[_spelled(one)]) for one in r.before), *further]
         for r, further in known
     )
-    rest = ([*cells_of(one), _NO_CASE, *unsaid] for one in only)
+    rest = ([*table_cells(one), _NO_CASE, *unsaid] for one in only)
     return table_bytes((*TABLE_COLUMNS, _BEFORE, *columns), chain(requested, rest))
 
 
@@ -208,7 +208,7 @@ def _before(text: str, bare: Sequence[CaseRecord], path: str, line: int) -> tupl
     raise BadInput(f"{_BEFORE}: expected {expected}, got {text[:80]!r}", path=path, line=line)
 
 
-def cells_of(record: CaseRecord) -> list[str]:
+def table_cells(record: CaseRecord) -> list[str]:
     """Return one row of a table, a cell for each of TABLE_COLUMNS."""
     return [
         record.kernel_type,
@@ -235,7 +235,7 @@ def record_of(row: list[str], *, path: str, line: int) -> CaseRecord:
         raise BadInput(f"expected a case: {error}", path=path, line=line) from error
 
 
-def number_of(name: str, text: str, *, path: str, line: int) -> float:
+def number_in_cell(name: str, text: str, *, path: str, line: int) -> float:
     """Return the number in a cell of the column. Raises BadInput, with the line, if it cannot be a
     time or a count."""
     try:

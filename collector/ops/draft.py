@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from collector.model.case import NO_TENSOR, Case, Shape, Slot, logical_shape
 from collector.model.record import CaseRecord
 from collector.ops.refusals import not_launched_reason
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.signature import CLASSES
 from collector.ranks.gangs import is_of_gangs
 
@@ -66,7 +66,11 @@ def draft(records: Iterable[CaseRecord], source: str) -> tuple[str, int]:
 
 
 def _is_undeclared(case: Case) -> bool:
-    known = find(case.kernel_type) is not None or is_of_gangs(case) or not_launched_reason(case)
+    known = (
+        find_operator(case.kernel_type) is not None
+        or is_of_gangs(case)
+        or not_launched_reason(case)
+    )
     return not known and case.inputs is not None
 
 

@@ -25,7 +25,7 @@ from collector.codec.text import GIB
 from collector.model.case import Case
 from collector.model.peaks import MachinePeaks
 from collector.model.stack import HOST, Stack, backend_of
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 
 # Peaks of devices from `data/peaks.yaml`. The forecast of a plan and the lower bound of a
 # measurement both use them.
@@ -151,7 +151,7 @@ def lower_bound_us(case: Case, stack: Stack | None, peaks: MachinePeaks | None =
     A stack of None means any device. `peaks` are those of the machine, if they are known. If no
     operator is declared for the case, or the operator refuses it, the bound is that of any launch.
     """
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     if op is None:
         return least_us(stack)
     try:

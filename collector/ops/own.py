@@ -69,7 +69,7 @@ class Operator:
         object.__setattr__(self, "line", sys._getframe(2).f_lineno)
         if normal_kernel_type(self.kernel) != self.kernel:
             raise BadInput(f"kernel: expected a kernel type, got {self.kernel!r}")
-        if registry.find(self.kernel) is not None or is_collective(self.kernel):
+        if registry.find_operator(self.kernel) is not None or is_collective(self.kernel):
             raise BadInput(f"kernel: {self.kernel} is an operator of opmeter: use another name")
         read = parse_signature(self.signature)
         if read.pools:
@@ -175,7 +175,7 @@ def find_operator_file(name: str, base: Path = Path()) -> OperatorFile:
     return read_operator_file(Path(spec.origin))
 
 
-def load_operators(file: OperatorFile) -> tuple[Operator, ...]:
+def load_operator_file(file: OperatorFile) -> tuple[Operator, ...]:
     """Execute a file and return its operators.
 
     Raises BadInput, with the line of the file, for one that fails or declares none."""
@@ -224,9 +224,9 @@ def _line_of(error: BaseException, path: str) -> int | None:
 _loaded: Mapping[str, OpSpec] = MappingProxyType({})
 
 
-def find(kernel_type: str) -> OpSpec | None:
+def find_operator(kernel_type: str) -> OpSpec | None:
     """Return the declaration of a kernel type in the registry or in a file of this process."""
-    return registry.find(kernel_type) or _loaded.get(kernel_type)
+    return registry.find_operator(kernel_type) or _loaded.get(kernel_type)
 
 
 def own_operators() -> tuple[OpSpec, ...]:
@@ -249,7 +249,7 @@ def declare(operators: Iterable[OpSpec]) -> None:
 
 def declare_files(files: Iterable[OperatorFile]) -> None:
     """Execute files, and declare their operators instead of earlier ones."""
-    declare(one.spec(file) for file in files for one in load_operators(file))
+    declare(one.spec(file) for file in files for one in load_operator_file(file))
 
 
 def declare_in_session(files: Iterable[OperatorFile], folder: Path) -> None:
@@ -272,7 +272,7 @@ def find_unread(cases: Iterable[Case], files: Iterable[OperatorFile]) -> Callabl
         if (file := case.attribute(OPERATOR_FILE)) is not None and file in hashes:
             own.setdefault((case.kernel_type, file), []).append(case)
     found = {kernel: _stand_in(kernel, file, of) for (kernel, file), of in own.items()}
-    return lambda kernel_type: registry.find(kernel_type) or found.get(kernel_type)
+    return lambda kernel_type: registry.find_operator(kernel_type) or found.get(kernel_type)
 
 
 def _stand_in(kernel_type: str, file: str, cases: Sequence[Case]) -> OpSpec:

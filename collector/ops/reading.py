@@ -17,7 +17,7 @@ from collector.model.vocabulary import (
     TORCH_VALUES,
     plain_format,
 )
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.spec import OpSpec, as_printed
 
 _FIRST = (0,)
@@ -38,7 +38,7 @@ DERIVED = frozenset(
 def as_declared(case: Case) -> Case:
     """Return the case with each tensor at the slot of its argument, and the dimensions that do not
     change the kernel marked as free. A declared case is returned unchanged."""
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     if case.inputs is None:
         return case
     if op is None:

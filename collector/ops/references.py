@@ -45,12 +45,12 @@ def reference_record(
     return CaseRecord(kernel_type, cells, {})
 
 
-def product(size: int, dtype: str) -> CaseRecord:
+def product_kernel(size: int, dtype: str) -> CaseRecord:
     """Return a product of two square matrices: arithmetic."""
     return reference_record("MatMulV2", f"{size},{size};{size},{size}", f"{size},{size}", dtype)
 
 
-def copy(rows: int, columns: int, dtype: str = "FLOAT") -> CaseRecord:
+def copying_kernel(rows: int, columns: int, dtype: str = "FLOAT") -> CaseRecord:
     """Return a kernel that reads each number of a tensor once, and writes one for it."""
     return reference_record("Abs", f"{rows},{columns}", f"{rows},{columns}", dtype)
 

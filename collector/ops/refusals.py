@@ -13,7 +13,7 @@ from collector.ops.spec import OpSpec
 from collector.ranks import distribution
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
-from collector.ranks.gangs import is_of_gangs, ranks_of
+from collector.ranks.gangs import is_of_gangs, ranks_needed
 
 # Rows that no public call launches by itself: of graphs, as op_summary lists them for decode steps
 # that torchair compiled; of several ranks; of devices that are not supported.
@@ -164,7 +164,7 @@ def refusal_on_ranks(case: Case, find: FindOperator, backend: str, ranks: int) -
 
 
 def _refusal_of_ranks(case: Case, ranks: int) -> Refusal | None:
-    needed = ranks_of(case) if is_of_gangs(case) else 1
+    needed = ranks_needed(case) if is_of_gangs(case) else 1
     if needed == ranks:
         return None
     reason = f"it needs {needed} ranks at once, and has {ranks}"
@@ -178,7 +178,7 @@ def _refusal_by_ranks(case: Case, backend: str) -> Refusal | None:
     if backend not in COLLECTIVE_LIBRARIES:
         return Refusal(Outcome.UNSUPPORTED, NO_LIBRARY, NO_LIBRARY)
     try:
-        ranks = ranks_of(case)
+        ranks = ranks_needed(case)
         mode = collective_case_of(case).mode if is_collective(case.kernel_type) else ""
     except BadInput as error:
         return Refusal(Outcome.REJECTED, NO_RANKS, str(error))

@@ -20,7 +20,7 @@ from collector.ops.spec import OpSpec
 from collector.ops.torch_operators import torch_operator
 
 
-def find(kernel_type: str) -> OpSpec | None:
+def find_operator(kernel_type: str) -> OpSpec | None:
     """Return the declaration of a kernel type, or of an operator of torch; None if there is
     none."""
     found = _declared().get(kernel_type)
@@ -105,6 +105,6 @@ def _declarations(name: str) -> list[OpSpec]:
 def twins_of(case: Case) -> Iterator[Case]:
     """Yield the case, then the same tensors under each kernel type that the call may launch."""
     yield case
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     for kernel_type in op.twins if op is not None else ():
         yield replace(case, kernel_type=kernel_type)

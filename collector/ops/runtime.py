@@ -10,7 +10,7 @@ from dataclasses import replace
 from collector.codec.errors import CaseRejected
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import COMPLETENESS, OPERATOR_FILE
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.spec import OpSpec, no_columns
 
 # Consumers of the database require complete columns of these kernels before they interpolate.
@@ -20,7 +20,7 @@ _COMPLETE = frozenset(
 _UNFILLED = frozenset({"", "profile_shapes_only"})
 
 
-def completed(record: CaseRecord, op: OpSpec) -> CaseRecord:
+def with_runtime_columns(record: CaseRecord, op: OpSpec) -> CaseRecord:
     """Return the record with every Runtime column that its launch depends on.
 
     Existing values do not change, except a completeness of `profile_shapes_only`. A record whose
@@ -46,8 +46,8 @@ def completed(record: CaseRecord, op: OpSpec) -> CaseRecord:
 
 def completed_as_declared(record: CaseRecord) -> CaseRecord:
     """Return the record completed by its operator; unchanged if no operator is declared."""
-    op = find(record.case.kernel_type)
-    return completed(record, op) if op is not None else record
+    op = find_operator(record.case.kernel_type)
+    return with_runtime_columns(record, op) if op is not None else record
 
 
 def _has_value(record: CaseRecord, name: str) -> bool:

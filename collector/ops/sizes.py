@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import fsum, prod
 from typing import Any
 
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import LENGTH_COLUMNS, OP_STATE
 from collector.ranks.collective import MESSAGE_BYTES
@@ -63,7 +63,7 @@ def product_sizes(first: Iterable[Any], output: Iterable[Any]) -> tuple[Any, Any
     return batch, m, n, prod(own) // (rows + (rows == 0))
 
 
-def rank_of(slot: Slot) -> int:
+def dimension_count(slot: Slot) -> int:
     """Return the number of dimensions of a tensor; -1 without a shape."""
     return -1 if slot.shape is None else len(slot.shape)
 
@@ -74,7 +74,7 @@ def length_lists(case: Case) -> dict[str, list[float]]:
     for name, text in case.attributes:
         if name in LENGTH_COLUMNS:
             try:
-                found[name] = [number_of(part) for part in text.split(",")]
+                found[name] = [parse_number(part) for part in text.split(",")]
             except ValueError:
                 found[name] = []
     return found
@@ -96,7 +96,7 @@ def mean_and_skew(values: Sequence[float]) -> tuple[int, int]:
 
 
 def _tensor(slot: Slot) -> tuple[str, str, int]:
-    return slot.dtype, slot.format, rank_of(slot)
+    return slot.dtype, slot.format, dimension_count(slot)
 
 
 def _free(slots: Sequence[Slot]) -> tuple[int, ...]:
@@ -104,5 +104,5 @@ def _free(slots: Sequence[Slot]) -> tuple[int, ...]:
     at = 0
     for slot in slots:
         found += [at + dimension for dimension in slot.free]
-        at += max(rank_of(slot), 0)
+        at += max(dimension_count(slot), 0)
     return tuple(found)

@@ -46,7 +46,7 @@ def broadcast(*shapes: Shape) -> Shape | None:
     return tuple(reversed(dims))
 
 
-def agrees(case: Case, position: int, shape: Shape | None) -> bool:
+def output_agrees(case: Case, position: int, shape: Shape | None) -> bool:
     """Return whether an output has this shape; True if the row does not name its shape."""
     named = output_shape(case, position)
     return shape is not None and (named is None or named == shape)

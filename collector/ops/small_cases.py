@@ -7,7 +7,7 @@ from collector.codec.errors import BadInput
 from collector.model.case import NO_TENSOR, Slot, tensor_cells
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import ACCELERATOR_CORE, OP_STATE, dtype_of
-from collector.ops.runtime import completed
+from collector.ops.runtime import with_runtime_columns
 from collector.ops.signature import Tensor, Variant, parse_signature
 from collector.ops.spec import OpSpec
 
@@ -31,7 +31,7 @@ def small_record(op: OpSpec) -> CaseRecord:
             problem = repr(error)
             continue
         cells = {OP_STATE: "", ACCELERATOR_CORE: "", **tensor_cells(inputs, outputs)}
-        record = completed(CaseRecord(op.kernel, cells, {}), op)
+        record = with_runtime_columns(CaseRecord(op.kernel, cells, {}), op)
         problem = op.rejection_reason(record.case, "cpu")
         if not problem:
             return record

@@ -23,7 +23,7 @@ from pyarrow import csv
 
 from collector.codec.errors import BadInput
 from collector.codec.table import Row, rows_bytes
-from collector.profiles.grouping import Rows, rows_of
+from collector.profiles.grouping import Rows, rows_in_block
 from collector.profiles.rows import (
     CONTEXT,
     DURATION,
@@ -34,7 +34,7 @@ from collector.profiles.rows import (
     START,
     STARTS,
     Header,
-    check_key,
+    check_row_key,
     check_start,
     counter_of,
     is_utf8_row,
@@ -181,15 +181,15 @@ class SkippedRow:
     reason: str
 
 
-def grouped(blocks: Iterable[pa.Table], header: Header) -> Iterator[Block]:
+def group_blocks(blocks: Iterable[pa.Table], header: Header) -> Iterator[Block]:
     """Yield each block with its rows. Raises BadInput at a block with an invalid value, also one
     that no parser can reject."""
     for block in blocks:
-        rows = rows_of(block, header.counters)
+        rows = rows_in_block(block, header.counters)
         if not rows.has_numbers():
             raise NotPlain("a number is missing or invalid")
         for key in rows.keys:
-            check_key(key)
+            check_row_key(key)
         yield block, rows
 
 
@@ -230,7 +230,7 @@ def exact_blocks(
 def _blocks_of(
     rows: Iterable[Row], header: Header, parse: Callable[[Piece], pa.Table]
 ) -> list[Block]:
-    return list(grouped([parse(rows_bytes([row for _, row in rows]))], header))
+    return list(group_blocks([parse(rows_bytes([row for _, row in rows]))], header))
 
 
 def _closed(rows: Iterable[Row], path: Path) -> Iterator[Row]:
@@ -253,7 +253,7 @@ def _fault(row: Sequence[str], header: Header) -> str | None:
         check_start(header.cell(row, START))
         for name in header.counters:
             counter_of(name, header.cell(row, name))
-        check_key(tuple(header.cell(row, name) for name in KEY_COLUMNS))
+        check_row_key(tuple(header.cell(row, name) for name in KEY_COLUMNS))
     except (ValueError, BadInput) as error:
         return str(error)
     return None

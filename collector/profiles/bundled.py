@@ -43,11 +43,11 @@ def write_bundled_profile(name: str, folder: Path) -> Path:
     facts = read_table(bundled_file(name, _FACTS), path=f"{name}/{_FACTS}")
     path = folder / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(kernel_details(facts))
+    path.write_bytes(bundled_kernel_details(facts))
     return path
 
 
-def kernel_details(facts: Iterable[CaseRecord]) -> bytes:
+def bundled_kernel_details(facts: Iterable[CaseRecord]) -> bytes:
     """Return the bytes of a kernel_details.csv in which each case runs as often as in the facts."""
     rows: list[list[str]] = []
     start_ns = _START_NS

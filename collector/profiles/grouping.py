@@ -67,7 +67,7 @@ class Group:
         )
 
 
-def rows_of(block: pa.Table, counters: Sequence[str]) -> Rows:
+def rows_in_block(block: pa.Table, counters: Sequence[str]) -> Rows:
     """Return the rows of one block."""
     columns = [
         _launchers(block) if name == LAUNCHED_BY else coded(block, name) for name in KEY_COLUMNS
@@ -135,7 +135,7 @@ class FileGroups:
         )
 
 
-def groups_of(
+def group_rows(
     files: Sequence[FileGroups],
     label_of: Callable[[Key], Hashable | None],
     *,

@@ -26,7 +26,7 @@ from collector.profiles.discovery import (
     software_of,
     unanalysed_captures,
 )
-from collector.profiles.grouping import Group, Key, groups_of
+from collector.profiles.grouping import Group, Key, group_rows
 from collector.profiles.logged_calls import Completed
 from collector.profiles.rows import (
     KEY_AT,
@@ -159,7 +159,7 @@ def _read_files(
     )
     keys = dict.fromkeys(key for file in read for key in file.groups.keys)
     label_of = _by(group_by, attention, keys)
-    groups = groups_of([file.groups for file in read], label_of, of_all_rows=is_counted)
+    groups = group_rows([file.groups for file in read], label_of, of_all_rows=is_counted)
     records = {group.label: _record(group, attention) for group in groups}
     if with_contexts:
         records = _with_contexts(records, recorded, label_of)

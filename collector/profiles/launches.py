@@ -30,9 +30,9 @@ from collector.profiles.rows import (
     TYPE,
     Header,
     counter_of,
-    duration_us_of,
     is_utf8_row,
     open_rows,
+    parse_duration_us,
     read_header,
     start_ns_of,
 )
@@ -213,7 +213,7 @@ class _Columns:
                 start_ns = start_ns_of(header.cell(row, START))
                 if start_ns > 1000 * _LATEST_US:
                     raise ValueError(f"{START}: expected a time within 292 years")
-                found.append((start_ns, duration_us_of(header.cell(row, DURATION)), *counters))
+                found.append((start_ns, parse_duration_us(header.cell(row, DURATION)), *counters))
             except ValueError as error:
                 raise BadInput(str(error), path=path, line=line) from error
         keys = [tuple(header.cell(row, name) for name in _KIND_COLUMNS) for _, row in rows]

@@ -70,7 +70,7 @@ def log_of(table: Path) -> Path | None:
     return None
 
 
-def complete(table: Path, log: Path, output: Path) -> Completed:
+def complete_table(table: Path, log: Path, output: Path) -> Completed:
     """Write a table completed by a log to `output`. Its rows keep their lines.
 
     Raises BadInput, with the line, for a log or a table that is none."""
@@ -78,7 +78,7 @@ def complete(table: Path, log: Path, output: Path) -> Completed:
     header = read_header(names, path=table)
     rows = [row for _, row in numbered]
     step_at = next((at for at, name in enumerate(names) if name.strip() == _STEP), None)
-    calls = list(read_log(log))
+    calls = list(read_calls(log))
     values: dict[int, str] = {}
     unpaired: list[str] = []
     completed = set[int]()
@@ -104,7 +104,7 @@ def complete(table: Path, log: Path, output: Path) -> Completed:
     return Completed(table, len(completed), tuple(unpaired))
 
 
-def read_log(path: Path) -> Iterator[LoggedCall]:
+def read_calls(path: Path) -> Iterator[LoggedCall]:
     """Yield the calls of a log that may launch a kernel. Raises BadInput with the line."""
     with file_errors(path):
         text = read_small_file(path, _MOST_BYTES).decode("utf-8", "replace")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import lines_of, open_own_file, refuse_pointer
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.codec.table import Row, csv_rows, is_text
 from collector.model import vocabulary
 from collector.model.case import case_from_cells, split_cell
@@ -234,7 +234,7 @@ def check_start(text: str) -> None:
         raise ValueError(f"{START}: expected a time such as 1764246877083299.960, or N/A")
 
 
-def duration_us_of(text: str) -> float:
+def parse_duration_us(text: str) -> float:
     """Return a duration: a finite number, not negative; raise ValueError otherwise."""
     duration_us = _number(text)
     if duration_us is None or duration_us < 0:
@@ -244,7 +244,7 @@ def duration_us_of(text: str) -> float:
 
 def profiled_us_of(text: str) -> float:
     """Return a duration of a profile, which is positive; raise ValueError otherwise."""
-    duration_us = duration_us_of(text)
+    duration_us = parse_duration_us(text)
     if not duration_us:
         raise ValueError(f"{DURATION}: expected a number above 0, got 0")
     return duration_us
@@ -276,7 +276,7 @@ def is_unnamed(kernel_type: str) -> bool:
 
 
 @lru_cache(maxsize=1 << 16)
-def check_key(key: tuple[str, ...]) -> None:
+def check_row_key(key: tuple[str, ...]) -> None:
     """Raise BadInput if KEY_COLUMNS have invalid values; each key is checked once."""
     cells = dict(zip(KEY_COLUMNS, key, strict=True))
     core, state = cells[vocabulary.ACCELERATOR_CORE].strip(), cells[vocabulary.OP_STATE].strip()
@@ -319,6 +319,6 @@ def has_unknown_inputs(cells: Mapping[str, str]) -> bool:
 
 def _number(text: str) -> float | None:
     try:
-        return number_of(text)
+        return parse_number(text)
     except ValueError:
         return None

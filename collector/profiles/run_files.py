@@ -27,19 +27,19 @@ from collector.profiles.blocks import (
     NotPlain,
     SkippedRow,
     exact_blocks,
-    grouped,
+    group_blocks,
     plain_blocks,
 )
 from collector.profiles.communication import FileCommunication
 from collector.profiles.discovery import is_kernel_details
-from collector.profiles.grouping import FileGroups, Floats, Ids, Key, Rows, rows_of
+from collector.profiles.grouping import FileGroups, Floats, Ids, Key, Rows, rows_in_block
 from collector.profiles.impossible_durations import (
     MOST_OVERLAP_US,
     impossible_text,
     longest_us,
     outlasting_us,
 )
-from collector.profiles.logged_calls import Completed, complete, log_of
+from collector.profiles.logged_calls import Completed, complete_table, log_of
 from collector.profiles.rows import (
     CONTEXT,
     DEVICE,
@@ -140,7 +140,7 @@ class Launches:
         return np.where(self.marks == _UNKNOWN, _UNKNOWN, np.maximum(marks, np.uint64(1)))
 
 
-def launches_of(rows: Rows, order: RowOrder) -> Launches:
+def launches_of_rows(rows: Rows, order: RowOrder) -> Launches:
     """Return the launches of the rows of a file."""
     types = np.array([_number(key[_TYPE].strip()) for key in rows.keys], np.uint64) * _FACTORS[2]
     durations_us = np.ascontiguousarray(rows.durations_us, np.float64)
@@ -173,14 +173,14 @@ class KnownLaunches:
         mine, theirs = self._comparable(other)
         small, large = sorted((mine, theirs), key=len)
         sample = small[:: max(1, len(small) // _SAMPLE)]
-        return bool(len(sample)) and 2 * int(is_among(sample, large).sum()) >= len(sample)
+        return bool(len(sample)) and 2 * int(are_known(sample, large).sum()) >= len(sample)
 
     def has(self, other: "KnownLaunches") -> Mask:
         """Return for each row of another file of this run whether it is a launch of this one."""
         marks, known = other.launches.marks, self.marks
         if self.placed is not None and other.placed is not None:
             marks, known = other.launches.placed, self.placed
-        found = is_among(marks, known)
+        found = are_known(marks, known)
         if not (self.launches.order.is_complete and other.launches.order.is_complete):
             self._add_without_starts(other, found)
         return found
@@ -194,7 +194,7 @@ class KnownLaunches:
         """Add the rows that only lack a start in one of both files: as many of a kind as the
         other file has left."""
         mine, theirs = self.launches, other.launches
-        is_left = ~is_among(mine.marks, other.marks)
+        is_left = ~are_known(mine.marks, other.marks)
         is_unknown = mine.marks == _UNKNOWN
         unknown = Counter(mine.kinds[is_left & is_unknown].tolist())
         known = Counter(mine.kinds[is_left & ~is_unknown].tolist())
@@ -231,7 +231,7 @@ def repeated_within(rows: Rows, launches: Launches) -> Mask:
     return result
 
 
-def is_among(marks: Marks, known: Marks) -> Mask:
+def are_known(marks: Marks, known: Marks) -> Mask:
     """Return for each mark whether it is among the known ones, which are in ascending order."""
     if not len(known):
         return np.zeros(len(marks), np.bool_)
@@ -383,7 +383,7 @@ class RunFileReader:
 
     `unusable`, `repeated` and `completed` are for the report; `launches` are those of each file
     that was read, if there are several files or `is_counted` is set. As a context manager, it
-    removes the tables that `complete` made.
+    removes the tables that `complete_table` made.
     """
 
     def __init__(self, skip_bad_rows: bool, is_counted: bool) -> None:
@@ -414,7 +414,7 @@ class RunFileReader:
             table = scratch / str(number) / path.name
             table.parent.mkdir()
             try:
-                self.completed.append(complete(path, log, table))
+                self.completed.append(complete_table(path, log, table))
             except BadInput as error:
                 if not self.skip_bad_rows:
                     raise
@@ -447,7 +447,7 @@ class RunFileReader:
     def _is_new(self, path: Path, file: RunFile, files: int) -> Mask:
         """Return for each row of a file whether it is a launch of no earlier row or file."""
         rows = file.groups.rows()
-        launches = launches_of(rows, file.order)
+        launches = launches_of_rows(rows, file.order)
         is_again = repeated_within(rows, launches)
         if is_again.any():
             self.repeated.append(Repeated(path, path, int(is_again.sum())))
@@ -486,7 +486,7 @@ def _read_file(path: Path, skip_bad_rows: bool, is_kept: Mask | None = None) -> 
         # Closed here, not by the garbage collector: the collector may run while a lock is held that
         # the end of the threads behind the blocks has to wait for (seen on CPython 3.11).
         with closing(plain_blocks(path, header)) as blocks:
-            file = _gathered(path, header, grouped(blocks, header), is_kept)
+            file = _gathered(path, header, group_blocks(blocks, header), is_kept)
         if any(impossible_rows(file.groups.rows(), file.order)):
             raise NotPlain("an impossible duration")
     except BadInput:
@@ -519,7 +519,7 @@ def _gathered(path: Path, header: Header, blocks: Iterable[Block], is_kept: Mask
         here, seen = slice(seen, seen + block.num_rows), seen + block.num_rows
         if is_kept is not None:
             block = block.filter(pa.array(is_kept[here]))
-            rows = rows_of(block, header.counters)
+            rows = rows_in_block(block, header.counters)
         orders.append(order_of(block))
         groups.add(rows)
         communication.add(block, rows)

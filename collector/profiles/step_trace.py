@@ -12,7 +12,7 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput
 from collector.codec.files import read_small_file
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.codec.table import csv_rows
 from collector.profiles.discovery import find_profiles
 
@@ -49,14 +49,17 @@ def read_step_trace(path: Path) -> StepTrace | None:
     Raises BadInput, with file and line, for an invalid file."""
     folders = dict.fromkeys(file.parent for file in find_profiles([path]))
     found = [
-        row for folder in folders if (folder / FILE).is_file() for row in read_steps(folder / FILE)
+        row
+        for folder in folders
+        if (folder / FILE).is_file()
+        for row in read_step_times(folder / FILE)
     ]
     if not found:
         return None
     return StepTrace(len(found), *(fsum(part) for part in zip(*found, strict=True)))
 
 
-def read_steps(file: Path) -> tuple[Times, ...]:
+def read_step_times(file: Path) -> tuple[Times, ...]:
     """Return the computing, communication and idle time of each step of a file, in microseconds.
 
     Raises BadInput, with the line, for an invalid file."""
@@ -74,7 +77,7 @@ def read_steps(file: Path) -> tuple[Times, ...]:
         if not row:
             continue
         try:
-            times = tuple(number_of(row[at]) for at in places)
+            times = tuple(parse_number(row[at]) for at in places)
             is_right = all(0 <= time <= _MOST_US for time in times)
         except (IndexError, ValueError):
             is_right = False

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.profiles.impossible_durations import (
     MOST_OVERLAP_US,
     impossible_text,
@@ -112,7 +112,7 @@ def events_of(path: Path, others: dict[str, Any] | None = None) -> Iterator[dict
             raise BadInput(f"expected a trace (JSON): {error}", path=path) from error
 
 
-def kind_of(path: Path) -> TraceKind:
+def trace_kind(path: Path) -> TraceKind:
     """Return the kind of a trace: of devices if it has their events, of a host if it has only its
     operators, else of a simulation.
 
@@ -243,7 +243,7 @@ def duration_us_of(event: Mapping[str, Any]) -> float | None:
     if isinstance(took, bool):
         return None
     try:
-        took_us = number_of(took) if isinstance(took, str) else float(took)
+        took_us = parse_number(took) if isinstance(took, str) else float(took)
     except (TypeError, ValueError, OverflowError):
         return None
     return took_us if isfinite(took_us) and took_us >= 0 else None
@@ -269,7 +269,7 @@ def _joined(value: object) -> str:
     return "".join(str(value).split())  # of torch_npu: "16,64;\r\n64,32;\r\n"
 
 
-def rows_of(path: Path, kind: TraceKind) -> Iterator[tuple[str, ...]]:
+def trace_rows(path: Path, kind: TraceKind) -> Iterator[tuple[str, ...]]:
     """Yield the rows of a trace by the columns of its kind: complete events (`ph` X) only, in the
     order of the file."""
     row = _host_row if kind.columns == HOST_COLUMNS else _device_row

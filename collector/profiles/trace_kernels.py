@@ -76,7 +76,7 @@ class TraceKernels:
     without_shapes: int
 
 
-def kernels_of(path: Path, kind: TraceKind) -> TraceKernels:
+def read_trace_kernels(path: Path, kind: TraceKind) -> TraceKernels:
     """Return the kernels of a trace whose shapes are known.
 
     Raises BadInput if no event has shapes, or for a duration that is no number."""
@@ -99,7 +99,7 @@ def kernels_of(path: Path, kind: TraceKind) -> TraceKernels:
             continue
         known = found[kernel]
         one = known.get(shapes) or known.setdefault(shapes, KernelShape(kernel, shapes))
-        one.add(duration_us_of(event) or 0.0)  # `kind_of` has refused what is no number
+        one.add(duration_us_of(event) or 0.0)  # `trace_kind` has refused what is no number
     if not found:
         what = "expected events with shapes, got none: capture with record_shapes=True"
         raise BadInput(f"{what}; kernel_details.csv has the shapes of NPU kernels", path=path)

@@ -66,7 +66,7 @@ def call_parameters(folder: Path) -> Mapping[str, CallParameters]:
     if not path.exists():
         return {}
     found: dict[str, set[CallParameters]] = {}
-    for at, event in trace_events(path):
+    for at, event in transfer_events(path):
         name = event.get("name")
         if isinstance(name, str) and _TRACE_VIEW_NAME.fullmatch(name):
             parameters = _parameters(event.get("args"), f"event {at}, {name}", path)
@@ -75,7 +75,7 @@ def call_parameters(folder: Path) -> Mapping[str, CallParameters]:
     return {name: next(iter(recorded)) for name, recorded in found.items() if len(recorded) == 1}
 
 
-def trace_events(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def transfer_events(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the events of a trace and their positions, from 1 on, with one event in memory.
 
     Raises BadInput, with the position, for anything that is not a list of objects."""

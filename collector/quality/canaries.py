@@ -121,7 +121,7 @@ _NOISY = 4.0  # times the usual spread of repeats
 _LEAST_NOISE = 0.02
 
 
-def device_name(node: str, serial: str, rank: object) -> str:
+def compared_device(node: str, serial: str, rank: object) -> str:
     """Return the name by which a device is compared: without a serial number that of its rank."""
     return f"{node} {serial}" if serial else f"{node} device {rank}"
 

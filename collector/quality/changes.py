@@ -142,7 +142,7 @@ class Comparison:
         return np.flatnonzero([one == finding for one in self.findings])
 
 
-def compare(
+def compare_means(
     before: ShownMeans,
     after: ShownMeans,
     *,

@@ -119,7 +119,7 @@ def evidence_of(means: SessionMeans, *, repeat_spread: float) -> Evidence:
     return Evidence(means, groups, names, spread, variance, pairs, again)
 
 
-def joined(found: Sequence[Pairs]) -> Pairs:
+def join_pairs(found: Sequence[Pairs]) -> Pairs:
     """Return the pairs of several stacks, which share no sessions and no devices."""
     unknown = np.full(sum(map(len, found)), -1)
     numbers = ("difference", "repeats_variance", "spread_squared", "weights")
@@ -195,7 +195,7 @@ def _group_spreads(means: SessionMeans, groups: Whole, count: int, otherwise: fl
         if len(own):
             own_weight = len(own) / (len(own) + _STACK_WEIGHT)
             found[group] = own_weight * float(np.median(own)) + (1 - own_weight) * stack
-    return rounded(np.exp(found))
+    return rounded_values(np.exp(found))
 
 
 def _repeats_variance(means: SessionMeans, group_spread: Floats) -> Floats:
@@ -218,7 +218,7 @@ def medians(values: Floats, groups: Whole) -> Floats:
     return found
 
 
-def rounded(values: Floats) -> Floats:
+def rounded_values(values: Floats) -> Floats:
     """Return the values rounded to steps of 5 %: smaller changes by a few more measurements
     change nothing, and the last digits of a machine's arithmetic do not show."""
     step = log(1.05)

@@ -66,13 +66,13 @@ class Comparison:
         self._known: dict[Cells, Identity] = {}
 
     def of(self, cells: Mapping[str, str]) -> Identity:
-        recorded = tensor_cells(cells)
+        recorded = identifying_cells(cells)
         if recorded not in self._known:
             self._known[recorded] = identity_of(self._requested, cells)
         return self._known[recorded]
 
 
-def tensor_cells(cells: Mapping[str, str]) -> Cells:
+def identifying_cells(cells: Mapping[str, str]) -> Cells:
     """Return the cells of a row that describe inputs and outputs."""
     return tuple(
         (name, cells.get(name, "")) for name in (*vocabulary.INPUT_CELLS, *vocabulary.OUTPUT_CELLS)
@@ -362,7 +362,7 @@ def substitution_of(
     ran = instead[0] if instead else requested
     if instead and ran not in expected.family:
         # The tensors of the case do not apply to another operator: all must have been recorded.
-        recorded = {tensor_cells(row.cells) for row in counted}
+        recorded = {identifying_cells(row.cells) for row in counted}
         is_one_call = is_kernel_type(ran) and expected.case is not None and len(recorded) == 1
         cells = recorded.pop() if is_one_call else ()
         cells = cells if describe_all_tensors(cells) else ()
@@ -386,7 +386,7 @@ def _identity(expected: Expectation, counted: Sequence[DeviceRow]) -> tuple[Iden
         return next((identity for identity in found if identity.unverified), found[0]), ()
     if len(found) > 1:
         return Identity(differences=("its launches differ from each other",)), ()
-    cells = {tensor_cells(row.cells) for row in counted}
+    cells = {identifying_cells(row.cells) for row in counted}
     recorded_cells = cells.pop() if len(cells) == 1 else ()
     return found[0], recorded_cells if have_dtypes(recorded_cells) else ()
 

@@ -14,7 +14,14 @@ from collector.quality.evidence import (
     independent_differences,
     medians,
 )
-from collector.quality.variance import Origin, Variance, VarianceParts, VariancePrior, fit, parts_of
+from collector.quality.variance import (
+    Origin,
+    Variance,
+    VarianceParts,
+    VariancePrior,
+    fit,
+    variance_parts,
+)
 
 # Pool the means of a case that several sessions have measured: the mean of its stack by the model
 # of variance, and the variance of that mean.
@@ -105,7 +112,7 @@ def stack_intervals(
 ) -> StackIntervals:
     """Return the confidence interval of the stack's mean for the case of each measurement, with
     this coverage."""
-    parts = parts_of(evidence, variance)
+    parts = variance_parts(evidence, variance)
     pooled = pooled_means(evidence, parts)
     factor = np.exp(np.minimum(half_widths(pooled.variance, parts.degrees, share), _MOST_LOG))
     low_us = np.maximum(pooled.mean_us / factor, np.finfo(np.float64).tiny)

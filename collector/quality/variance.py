@@ -23,10 +23,10 @@ from collector.quality.evidence import (
     Pairs,
     Whole,
     independent_differences,
-    joined,
+    join_pairs,
     log_likelihood,
     medians,
-    rounded,
+    rounded_values,
 )
 from collector.quality.statistics import MAD_TO_SIGMA
 
@@ -168,7 +168,7 @@ def learn(found: Sequence[Pairs], prior: VariancePrior) -> VariancePrior:
     known = [one.only(np.arange(len(one)) < ENOUGH_PAIRS) for one in found if len(one)]
     if not known:
         return prior
-    pairs = joined(known)
+    pairs = join_pairs(known)
     same = pairs.only(pairs.is_same_device)
     learnt = _of_families(same, prior, _of_whole(same, prior))
     return replace(learnt, device_spread=_device_spread(pairs.only(~pairs.is_same_device), learnt))
@@ -193,7 +193,7 @@ def fit(evidence: Evidence, prior: VariancePrior) -> Variance:
     device_degrees = round(independent_differences(apart.devices) + of_prior, 1)
     return Variance(
         learnt,
-        rounded(ratios * trend.factors(decades)),
+        rounded_values(ratios * trend.factors(decades)),
         degrees=_degrees(pairs, shared, learnt, prior, len(ratios)),
         shared=shared,
         device_degrees=device_degrees,
@@ -355,7 +355,7 @@ def _highest(likely: Callable[[float], float], bounds: tuple[float, float]) -> f
 
 
 def _rounded(value: float) -> float:
-    return float(rounded(np.array([value]))[0])
+    return float(rounded_values(np.array([value]))[0])
 
 
 # Parts of the variance of each measured mean: repeats, session, device.
@@ -385,7 +385,7 @@ class VarianceParts:
     tail_degrees: float
 
 
-def parts_of(evidence: Evidence, variance: Variance) -> VarianceParts:
+def variance_parts(evidence: Evidence, variance: Variance) -> VarianceParts:
     """Return the parts of each measurement's variance. If a device has measured a case in
     several sessions, their own variance is pooled with the group's; more sessions weigh more."""
     learnt = variance.learnt

@@ -20,7 +20,7 @@ from itertools import groupby
 from collector.codec.errors import BadInput
 from collector.codec.numbers import decimal_text
 from collector.model.case import Case
-from collector.model.lookup import Lookup, looked_up
+from collector.model.lookup import Lookup, make_lookups
 from collector.model.record import CaseRecord
 from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.model.vocabulary import (
@@ -63,7 +63,7 @@ def _each(size: int) -> int:
 
 
 def _simulated_as(name: str) -> tuple[Lookup, ...]:
-    return looked_up(f"tensor_cast.{name}.default", category="communication")
+    return make_lookups(f"tensor_cast.{name}.default", category="communication")
 
 
 OPERATIONS = {
@@ -147,7 +147,7 @@ class Collective:
         return self.message_bytes * OPERATIONS[self.operation].crosses(self.group_size)
 
 
-def check(collective: Collective) -> None:
+def check_collective(collective: Collective) -> None:
     """Raise BadInput for a message that is not a whole number of elements: the label of its row
     would state a wrong number of bytes."""
     whole = whole_bytes(collective)
@@ -285,7 +285,7 @@ def collective_case_of(case: Case) -> CollectiveCase:
             f"grid {found.grid}: no group of {group_size} ranks of tier {tier} among "
             f"{found.ranks} ranks"
         )
-    check(found.collective)
+    check_collective(found.collective)
     if case != found.record().case:
         raise BadInput("expected the tensors of the message that the columns describe, got others")
     return found

@@ -14,7 +14,7 @@ from typing import Protocol
 from collector.codec.errors import BadInput
 from collector.codec.text import MIB
 from collector.model.case import Case, Slot, case_from_cells, shape_text, tensor_cells
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.model.vocabulary import EP_SIZE, FRACTAL_NZ, RUNTIME_PREFIX, Dtype, dtype_of
 
 KERNEL = "DispatchFFNCombine"
@@ -24,7 +24,7 @@ KERNELS = (KERNEL, KERNEL_FLOATING, KERNEL_INT4)
 # The operator of a model that a consumer looks up in each.
 LOOKUPS = MappingProxyType(
     {
-        kernel: looked_up(
+        kernel: make_lookups(
             f"tensor_cast.dispatch_ffn_combine{weights}.default",
             query_mode="moe_fused",
             project_full_shape=True,
@@ -156,7 +156,7 @@ class ExpertCall:
         return _COPIES * (self.working_bytes + 4 * uneven_bytes // self.tokens)
 
 
-def check(call: ExpertCall) -> None:
+def check_expert_call(call: ExpertCall) -> None:
     """Raise BadInput, with the violated constraint, for an invalid call."""
     for name in ("tokens", "hidden", "intermediate", "experts", "choices", "ep_size"):
         if getattr(call, name) < 1:
@@ -211,7 +211,7 @@ def call_of(case: Case) -> ExpertCall:
         weight_bits=min(_dtype(case, slots[1]).item_bits, 16),
         dtype=_dtype(case, slots[0]).spelling,
     )
-    check(call)
+    check_expert_call(call)
     if call.kernel != case.kernel_type:
         raise BadInput(
             f"{case.describe()}: expected kernel type {call.kernel} for these weights, got "

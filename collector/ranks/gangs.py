@@ -41,7 +41,7 @@ def with_ep_size(record: CaseRecord, ep_size: int | None) -> CaseRecord:
     return replace(record, extra={**record.extra, EP_SIZE: str(ep_size)})
 
 
-def ranks_of(case: Case) -> int:
+def ranks_needed(case: Case) -> int:
     """Return how many ranks such a case needs. Raises BadInput for a row that does not record it,
     or that is contradictory."""
     if is_collective(case.kernel_type):
@@ -51,7 +51,7 @@ def ranks_of(case: Case) -> int:
 
 
 def routed_call(case: Case) -> RoutedCall:
-    """Return the call of a row of a mixture of experts. Raises BadInput as `ranks_of`."""
+    """Return the call of a row of a mixture of experts. Raises BadInput as `ranks_needed`."""
     if case.kernel_type in distribution.DISTRIBUTE_KERNELS:
         return distribution.distribute_call(case)
     return call_of(case)

@@ -40,10 +40,10 @@ from collector.quality.gates import (
 )
 from collector.quality.identity import Identity, Substitution
 from collector.quality.reconcile import Attribution
-from collector.quality.statistics import find_trend, student_t_factor, summarise, two_modes
+from collector.quality.statistics import find_trend, student_t_factor, summarise_repeats, two_modes
 from collector.quality.variance import prior_of_backend
 from collector.replay.journal import MEASURED, CaseEntry, Journal
-from collector.replay.kineto import operators_of
+from collector.replay.kineto import operator_count
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import Ending, SessionReport
 
@@ -165,7 +165,7 @@ class Certificates:
         kept = undisturbed(repeats, entry.watch)
         disturbance = self._disturbance(entry, repeats)
         kept_us = [launch.duration_us for launch in kept]
-        summary = summarise(kept_us, self.step_us)
+        summary = summarise_repeats(kept_us, self.step_us)
         modes = two_modes(kept_us, self.step_us)
         drift = find_trend(kept_us)
         fault = implausible(
@@ -179,7 +179,7 @@ class Certificates:
         fault = fault or next(filter(None, worked), "")
         # The profiler's lower bound for a launch is the sum of those of its operators.
         is_single = self.spec.backend in ("npu", EVENTS)
-        operators = 1 if is_single else operators_of(repeats[0].name)
+        operators = 1 if is_single else operator_count(repeats[0].name)
         if certificate.timed_by == measurement.CLOCK:
             operators = 0  # no profiler
         accepted = len(summary.accepted_us)

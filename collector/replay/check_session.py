@@ -11,8 +11,8 @@ from collector.model.plan import Limits, MeasureSettings
 from collector.model.record import CaseRecord
 from collector.model.stack import Runtime, Stack
 from collector.ops.references import REFERENCES, reference_record
-from collector.ops.registry import find
-from collector.replay.results import SessionResult, collect
+from collector.ops.registry import find_operator
+from collector.replay.results import SessionResult, collect_session
 from collector.replay.spec import DEFAULT_CATALOG, SessionCase, SessionSpec
 from collector.replay.supervisor import SessionReport, run_session, why_it_ended
 
@@ -47,7 +47,7 @@ def check_spec(
 
 def check_result(spec: SessionSpec, folder: Path, report: SessionReport) -> SessionResult:
     """Return the results of a session from its records."""
-    return collect(spec, folder, report, _NOWHERE)
+    return collect_session(spec, folder, report, _NOWHERE)
 
 
 # Test whether the devices of one machine disturb each other when they measure at the same time.
@@ -83,7 +83,9 @@ def concurrency_test(
 
     Raises OpmeterError if too few cases were measured."""
 
-    records = [reference_record(*shapes) for shapes in REFERENCES if find(shapes[0]) is not None]
+    records = [
+        reference_record(*shapes) for shapes in REFERENCES if find_operator(shapes[0]) is not None
+    ]
 
     def measure(device: int, round_name: str) -> Medians:
         folder = scratch / f"{round_name}_{device}"
@@ -92,10 +94,12 @@ def concurrency_test(
         spec = check_spec(backend, device, records, settings, limits=limits)
         return _medians(spec, folder)
 
-    return compare(measure, devices)
+    return compare_devices(measure, devices)
 
 
-def compare(measure: Callable[[int, str], Medians], devices: Sequence[int]) -> list[Interference]:
+def compare_devices(
+    measure: Callable[[int, str], Medians], devices: Sequence[int]
+) -> list[Interference]:
     """Measure on the first device alone, then on all at once; `measure` returns medians by case."""
     first = devices[0]
     alone = measure(first, "alone")

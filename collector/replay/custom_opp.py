@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from collector.host import cann
-from collector.host.machine import text_of
+from collector.host.machine import read_text
 from collector.ops.releases import CFunction, launched_by
 
 _INCLUDE = "op_api/include"
@@ -84,10 +84,10 @@ def _count(function: CFunction) -> str:
 def _declared(folder: Path) -> Mapping[str, CFunction]:
     """Return the functions that a custom OPP's headers declare."""
     headers = sorted((folder / _INCLUDE).rglob("*.h"))
-    return {one.name: one for header in headers for one in read_header(text_of(header))}
+    return {one.name: one for header in headers for one in read_functions(read_text(header))}
 
 
-def read_header(text: str) -> Iterator[CFunction]:
+def read_functions(text: str) -> Iterator[CFunction]:
     """Yield the functions of an aclnn header, each by its GetWorkspaceSize."""
     for match in _DECLARED.finditer(_COMMENT.sub("", text)):
         passed = match[2].split(",")[:-_OWN]

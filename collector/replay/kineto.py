@@ -214,7 +214,7 @@ def _operator_row(event: Event) -> SummaryRow:
     return SummaryRow(event.name, event.name, {}, event.start_ns, event.duration_ns)
 
 
-def operators_of(name: str) -> int:
+def operator_count(name: str) -> int:
     """Return the number of operators (or kernels) that a launch of this name consists of."""
     more = _MORE.search(name)
     return 1 + int(more[1]) if more else 1

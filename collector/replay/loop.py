@@ -48,7 +48,7 @@ class Loop:
         self._queries = RateLimited(self._query)
         self._device, self._recorder = open_recorded_device(spec, directory, journal)
         cold = spec.measure.cache == "cold"
-        self._find = importlib.import_module(spec.catalog).find
+        self._find = importlib.import_module(spec.catalog).find_operator
         self._replay = CaseReplay(
             self._device,
             Marks(self._device, len(spec.cases), cold=cold),

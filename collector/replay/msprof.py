@@ -57,7 +57,7 @@ def find_msprof(environment: Mapping[str, str] = os.environ) -> Path:
     )
 
 
-def record_command(
+def msprof_command(
     msprof: Path, output: Path, group: str, application: Sequence[str], most_mb: int
 ) -> list[str]:
     """Return the command that runs an application under msprof, with the counters of one group.

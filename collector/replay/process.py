@@ -25,7 +25,7 @@ from collector.model.vocabulary import LIBRARY
 from collector.ops.refusals import requires_static_kernel
 from collector.replay.disk_space import storage_limit_mb
 from collector.replay.lock import concurrency_limit
-from collector.replay.msprof import OUTPUT, find_msprof, record_command
+from collector.replay.msprof import OUTPUT, find_msprof, msprof_command
 from collector.replay.spec import SessionSpec
 
 _START_TICKS = 19  # of /proc/PID/stat, counted from the state
@@ -88,7 +88,7 @@ def start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[byt
         output = directory.resolve() / OUTPUT  # msprof rejects links in the path
         output.mkdir(mode=0o750)
         most_mb = storage_limit_mb(free_bytes(directory) // (concurrency_limit() or 1))
-        command = record_command(find_msprof(), output, spec.aic_metrics, command, most_mb)
+        command = msprof_command(find_msprof(), output, spec.aic_metrics, command, most_mb)
     else:
         command.append(str(os.getpid()))
     return subprocess.Popen(

@@ -70,7 +70,7 @@ def gather(spec: SessionSpec, directory: Path) -> Journal:
     return journal
 
 
-def collect(
+def collect_session(
     spec: SessionSpec, directory: Path, report: SessionReport, provenance: Provenance
 ) -> SessionResult:
     """Return the results of a session that has ended, in any way. They follow from its op_summary

@@ -34,8 +34,8 @@ class SessionCase:
 class SessionSpec:
     """One session on one device. The index of a case in `cases` is its ordinal.
 
-    `catalog` names the module whose `find(kernel_type)` returns the operators. `threads` is the
-    number of cores that torch uses on a CPU, 0 for all. `stack` is the stack of the results:
+    `catalog` names the module whose `find_operator(kernel_type)` returns the operators. `threads`
+    is the number of cores that torch uses on a CPU, 0 for all. `stack` is the stack of the results:
     another device is refused. `aic_metrics` is the group of counters that msprof takes on an NPU.
     `peaks` are the machine's own, which durations are compared with in addition to the published
     ones. `operators` are the files of operators of a user that the session executes."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from collector.model.manifest import Usage, total_usage
 from collector.model.measurement import Outcome
-from collector.quality.canaries import DeviceFactor, device_name
+from collector.quality.canaries import DeviceFactor, compared_device
 from collector.report.pages import Folder, Page, Table, file_stem
 
 _MOST_POINTS, _MOST_FAILURES, _MOST_LOGS = 400, 500, 40
@@ -359,7 +359,7 @@ def _device_rows(source: CampaignSource, placed: Placed) -> list[list[Any]]:
     for row, own in by_device.items():
         node, serial, lane = row
         usage = total_usage(one.usage for one in own)
-        factor = factors.get(device_name(node, serial, lane))
+        factor = factors.get(compared_device(node, serial, lane))
         ratio = (
             [None] * 3
             if factor is None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.database.curves import Form
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import (
@@ -84,8 +84,8 @@ def _lengths(case: Case) -> _Lengths:
             parts = text.split(",")
             try:
                 numbers: Sequence[float]
-                # `number_of` takes ten times as long, and there are millions.
-                numbers = list(map(int if _WHOLE.fullmatch(text) else number_of, parts))
+                # `parse_number` takes ten times as long, and there are millions.
+                numbers = list(map(int if _WHOLE.fullmatch(text) else parse_number, parts))
             except ValueError:
                 continue
             found[name] = (len(parts), max(numbers), sum(numbers))
@@ -120,7 +120,7 @@ def _slot(dtype: str, layout: str, rank: int) -> str:
     return f"{name}[{rank}]" if layout in ("", "ND", "NULL") else f"{name}[{rank}] {layout}"
 
 
-def axes_of(group: CaseGroup) -> list[dict[str, Any]]:
+def differing_sizes(group: CaseGroup) -> list[dict[str, Any]]:
     """Return the sizes that differ among the cases of a group, by name, the most distinct first."""
     found: list[tuple[str, str, list[float]]] = []
     product = _product_axes(group)

@@ -17,7 +17,7 @@ from collector.quality.changes import (
     Comparison,
     Finding,
     ShownMeans,
-    compare,
+    compare_means,
 )
 from collector.report.pages import Folder, Page, Table, short_row
 
@@ -132,7 +132,9 @@ class _Compared:
         of_step = step.launches if step else {}
         launches = np.array([of_step.get(c, 0.0) for c in cases["case"].to_pylist()], np.float64)
         before_us, after_us = first.means.mean_us, second.means.mean_us
-        return cls(cases, before_us, after_us, compare(first, second), first.warnings, launches)
+        return cls(
+            cases, before_us, after_us, compare_means(first, second), first.warnings, launches
+        )
 
     @property
     def step_change_us(self) -> Floats:

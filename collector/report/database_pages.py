@@ -18,7 +18,7 @@ from collector.database.version_quality import (
     VersionQuality,
     quality_of,
     shown_version,
-    suspect_cases,
+    warned_cases,
 )
 from collector.report.kernel_data import (
     CERTIFICATE_COLUMNS,
@@ -191,7 +191,7 @@ class _VersionPages:
                 *(kernel.get(one.case_id, ""), one.case_id, one.description, one.mean_us),
                 *(one.half_width, "; ".join(one.warnings), "; ".join(one.reasons)),
             ]
-            for one in suspect_cases(self._shown)
+            for one in warned_cases(self._shown)
         ]
 
     def _widths(self) -> dict[str, Any]:

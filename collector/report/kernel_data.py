@@ -20,8 +20,8 @@ from collector.ops.floor import described_peaks
 from collector.ops.registry import family_of
 from collector.report.case_groups import (
     CaseGroup,
-    axes_of,
     compute_dtype,
+    differing_sizes,
     groups_of,
     independent_sizes,
     label_of,
@@ -251,7 +251,7 @@ def _described_groups(
                 **label_of(group.case),
                 "begin": at,
                 "end": end,
-                "axes": axes_of(group),
+                "axes": differing_sizes(group),
                 "dtype": compute_dtype(group.case),
             }
         )

@@ -18,12 +18,12 @@ from collector.database.tree import duration_us
 from collector.model import vocabulary
 from collector.model.case import Case, Slot
 from collector.model.record import CaseRecord, ProfileStatistics
-from collector.ops.registry import find, fused_attention, ops_of, twins_of
+from collector.ops.registry import find_operator, fused_attention, ops_of, twins_of
 from collector.profiles.kernel_details import Profile, read_profile
 from collector.quality.reconcile import SENTINEL_TYPE
 from collector.ranks.experts import KERNELS as EXPERTS
 from collector.singlehost import version_files
-from collector.singlehost.reports import Leftover, MicrobenchResult, Update, Written, shapes_of
+from collector.singlehost.reports import Leftover, MicrobenchResult, Update, Written, shapes_text
 from collector.singlehost.version_files import RowPosition, TreeRow, VersionFiles
 
 # The coarser signature by which msmodeling's own tool matches rows: five parts of a row, some of
@@ -31,7 +31,7 @@ from collector.singlehost.version_files import RowPosition, TreeRow, VersionFile
 #
 # It is coarser than a case: no OP State, no output formats, no attributes; a MatMul's layout and
 # bias do not count. It is only used to find the row of a launch in a tree with less data than a
-# profile. `agrees` rejects a match if values that both have differ.
+# profile. `settings_agree` rejects a match if values that both have differ.
 
 _PRODUCT = "aten.mm.default"
 # The kernel types for which that tool leaves inputs out; the rules are its own, not the kernels'.
@@ -60,7 +60,7 @@ def signature_of(case: Case) -> Signature:
     return (*_parts(inputs), *_parts(outputs)[:2], ep_size)
 
 
-def agrees(row: Case, launch: Case) -> bool:
+def settings_agree(row: Case, launch: Case) -> bool:
     """Return whether all values that both have, and the signature leaves out, are equal."""
     if row.op_state and launch.op_state and row.op_state != launch.op_state:
         return False
@@ -218,7 +218,7 @@ class Matches:
         if case.inputs is None:
             return []
         rows = self._by_signature.get((case.kernel_type, signature_of(case)), [])
-        return [row for row in rows if agrees(row.case, case)]
+        return [row for row in rows if settings_agree(row.case, case)]
 
     def _take(self, rows: Sequence[TreeRow], how: MatchRule, record: CaseRecord) -> bool:
         for row in rows:
@@ -228,7 +228,7 @@ class Matches:
         return bool(rows)
 
 
-def pooled(launches: Sequence[CaseRecord]) -> ProfileStatistics:
+def pool_records(launches: Sequence[CaseRecord]) -> ProfileStatistics:
     """Return the plain mean over all launches of several records.
 
     Median and spread are those of the first record: they cannot be pooled."""
@@ -272,11 +272,11 @@ def microbench_from_profile(
     matches = Matches(rows, [record for record in launches if _concerns(record, kernels)])
     written = [w for found in matches.found if (w := _write(files, found, update)) is not None]
     added, leftover = _leftover(files, matches, kernels, update)
-    deleted = version_files.prune(files, kernels) if prune_empty else ()
+    deleted = version_files.remove_unmeasured(files, kernels) if prune_empty else ()
     files.write()
     for row in (*written, *added):
         note = f" ({row.ran})" if row.ran else ""
-        what = (row.place.kernel_type, shapes_of(row.case), row.mean_us, row.launches, note)
+        what = (row.place.kernel_type, shapes_text(row.case), row.mean_us, row.launches, note)
         logger.info("%s %s: %.3f us, mean of %d launches%s", *what)
     return MicrobenchResult(
         folder,
@@ -293,7 +293,7 @@ def microbench_from_profile(
 
 def _concerns(record: CaseRecord, kernels: Collection[str]) -> bool:
     kernel_type = record.case.kernel_type
-    op = find(kernel_type)
+    op = find_operator(kernel_type)
     family = op.family if op is not None else frozenset((kernel_type,))
     return not kernels or not family.isdisjoint(kernels)
 
@@ -304,7 +304,7 @@ def _is_due(row: TreeRow, update: Update) -> bool:
 
 def _write(files: VersionFiles, found: Match, update: Update) -> Written | None:
     """Write the mean of a row; return None if the row is not due or the mean is not a duration."""
-    took = pooled(found.launches)
+    took = pool_records(found.launches)
     if not _is_due(found.row, update) or took.mean_us <= 0:
         return None
     row = found.row
@@ -325,7 +325,7 @@ def _ran(found: Match) -> str:
     if found.how is MatchRule.CASE:
         return ""
     kernels = sorted({record.case.kernel_type for record in found.launches})
-    theirs = "; ".join(sorted({shapes_of(record.case) for record in found.launches}))
+    theirs = "; ".join(sorted({shapes_text(record.case) for record in found.launches}))
     if found.how is MatchRule.FAMILY:
         return f"{' and '.join(kernels)} ran: {theirs}"
     return f"matched by the coarser signature of msmodeling: {theirs}"
@@ -349,7 +349,7 @@ def _leftover(
         fates.append((record, f"match {len(rows)} {what}"))
     leftover = []
     for record, fate in fates:
-        took = pooled([record])
+        took = pool_records([record])
         leftover.append(Leftover(record.case, took.mean_us, took.count, fate))
     return added, leftover
 
@@ -359,7 +359,7 @@ def _why_not_added(record: CaseRecord, had: Collection[str], update: Update) -> 
     kernel_type = record.case.kernel_type
     if update is Update.MISSING_ONLY:
         return "missing-only does not add rows"
-    if pooled([record]).mean_us <= 0:
+    if pool_records([record]).mean_us <= 0:
         return "0 us is not a duration"
     if kernel_type in had:
         return ""
@@ -372,7 +372,7 @@ def _why_not_added(record: CaseRecord, had: Collection[str], update: Update) -> 
 
 
 def _append(files: VersionFiles, record: CaseRecord) -> Written:
-    took, case = pooled([record]), record.case
+    took, case = pool_records([record]), record.case
     runtime = (
         dict.fromkeys(layout.ATTENTION_COLUMNS, "")
         if case.kernel_type == fused_attention().kernel

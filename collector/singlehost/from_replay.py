@@ -35,7 +35,7 @@ from collector.model.record import CaseRecord, as_ran
 from collector.model.stack import EVENTS, Runtime, Stack
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.refusals import refusal_on_ranks
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.runtime import completed_as_declared
 from collector.quality.gates import gate_of_warning, warnings_cell
 from collector.replay.lock import DeviceLock
@@ -47,7 +47,7 @@ from collector.singlehost.reports import (
     Update,
     Written,
     has_failed,
-    shapes_of,
+    shapes_text,
 )
 from collector.singlehost.version_files import RowPosition, TreeRow, VersionFiles
 
@@ -83,7 +83,7 @@ def provenance_of(stack: Stack, backend: str) -> Provenance:
     )
 
 
-def describe(stack: Stack, backend: str, measure: MeasureSettings) -> list[tuple[str, str]]:
+def describe_source(stack: Stack, backend: str, measure: MeasureSettings) -> list[tuple[str, str]]:
     """Return the rows of a report about the source of its durations."""
     software = {"torch": stack.torch, "torch_npu": stack.torch_npu, "CANN": stack.cann}
     software |= {"vLLM-Ascend": stack.vllm, "driver": stack.driver}
@@ -164,7 +164,7 @@ class TreeResults:
         due = [row for row in self._chosen if update is Update.ALL or not row.has_duration]
         self._kept = len(self._chosen) - len(due)
         # A tree is measured on one device.
-        refusals = [(row, refusal_on_ranks(row.case, find, backend, 1)) for row in due]
+        refusals = [(row, refusal_on_ranks(row.case, find_operator, backend, 1)) for row in due]
         self._without_number = [
             UnmeasuredCase(row.case, no.outcome, no.reason)
             for row, no in refusals
@@ -218,7 +218,7 @@ class TreeResults:
         """Return the result. Rows are pruned only after every case was measured."""
         is_complete = not self._todo
         is_pruned = prune_empty and is_complete
-        deleted = version_files.prune(self._files, self._kernels) if is_pruned else ()
+        deleted = version_files.remove_unmeasured(self._files, self._kernels) if is_pruned else ()
         self._files.write()
         return MicrobenchResult(
             self._folder,
@@ -306,7 +306,7 @@ class TreeResults:
         }
         changed = self._files.set_duration(place, cells)
         notes = (note, *measurement.warnings)
-        logger.info("%s %s: %.3f us", place.kernel_type, shapes_of(case), mean_us)
+        logger.info("%s %s: %.3f us", place.kernel_type, shapes_text(case), mean_us)
         self._written.append(
             Written(
                 place,
@@ -372,7 +372,7 @@ def microbench_by_replay(
             size = SessionSize(_SESSION_CASES * measure.budget_s, measure, scratch)
             batches = Batches(size, backend=backend)
             measure_all(tree, instrument, batches, stop=stop, on_progress=on_progress)
-    return tree.result(describe(stack, backend, measure), prune_empty=prune_empty)
+    return tree.result(describe_source(stack, backend, measure), prune_empty=prune_empty)
 
 
 def _settings(stack: Stack, backend: str, measure: MeasureSettings) -> SessionSettings:

@@ -14,7 +14,7 @@ from collector.database.tree import record_of_row
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.runtime import completed_as_declared
 from collector.singlehost.version_files import VersionFiles
 from collector.workloads import grid
@@ -22,7 +22,7 @@ from collector.workloads.density import Standard, cases_between, find_standard
 from collector.workloads.model_rows import (
     Recorded,
     deployments_of,
-    experts_of,
+    expert_sizes,
     products_of,
     rows_of,
 )
@@ -173,7 +173,7 @@ def _between(
 
 def _completed(record: CaseRecord) -> CaseRecord | str:
     completed = completed_as_declared(record)
-    refused = refusal(completed.case, find, "npu")
+    refused = refusal(completed.case, find_operator, "npu")
     return refused.reason if refused else completed
 
 
@@ -206,7 +206,7 @@ def _model_rows(options: GridOptions, kernel_types: frozenset[str]) -> dict[str,
 @cache
 def _sizes(options: GridOptions, source: str) -> tuple[tuple[int, ...], ...]:
     if source == EXPERTS:
-        return experts_of(_recorded(options))
+        return expert_sizes(_recorded(options))
     if source != PRODUCTS:
         return ()
     if not options.decoders and not options.recordings:

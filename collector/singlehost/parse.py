@@ -20,10 +20,10 @@ from pathlib import Path
 from collector.codec.canonical import decode_object, readable_json
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import MOST_TABLE_BYTES, check_case, read_small_file
-from collector.codec.numbers import integer_of, number_of
+from collector.codec.numbers import integer_of, parse_number
 from collector.codec.table import table_rows
 from collector.database import layout
-from collector.database.tree import Cells, KernelFile, Upserted, joined, read_kernel, upsert
+from collector.database.tree import Cells, KernelFile, Upserted, joined_cells, read_kernel, upsert
 from collector.model.case import case_from_cells
 from collector.model.record import CaseRecord
 from collector.ops.registry import fused_attention
@@ -141,14 +141,14 @@ def together(one: Moments, other: Moments) -> Moments:
     return Moments(count, one.mean + share * apart, sqrt(variance))
 
 
-def pooled(old: Cells, new: Cells, *, path: Path, is_known: bool) -> Cells:
+def pool_rows(old: Cells, new: Cells, *, path: Path, is_known: bool) -> Cells:
     """Return the row of a file with a new row's statistics pooled into its own.
 
     Raises BadInput if the row has statistics without a number of launches, or if the profiles in it
     are not known."""
     if not is_known and old.get(layout.PROFILING_COUNT):
         raise BadInput(UNCOUNTED, path=path)
-    row = dict(joined(old, new))
+    row = dict(joined_cells(old, new))
     if not old.get(layout.PROFILING_AVERAGE) or not new.get(layout.PROFILING_AVERAGE):
         return row
     if not old.get(layout.PROFILING_COUNT):
@@ -188,7 +188,7 @@ UNCOUNTED = (
 def _number(row: Cells, name: str, path: Path) -> float:
     text = row.get(name, "")
     try:
-        return number_of(text)
+        return parse_number(text)
     except ValueError as error:
         raise BadInput(f"{name}: {error}", path=path) from error
 
@@ -253,7 +253,7 @@ def _communication_report_pooled(old: Cells, new: Cells) -> Cells:
 
 def _check(row: Cells, path: Path, line: int) -> None:
     try:
-        numbers = [number_of(row[name]) for name in (_TOTAL, _MEAN, _STD, _MIN, _MAX)]
+        numbers = [parse_number(row[name]) for name in (_TOTAL, _MEAN, _STD, _MIN, _MAX)]
         is_right = integer_of(row[_COUNT]) > 0 and all(0 <= number < 1e18 for number in numbers)
     except ValueError:
         is_right = False
@@ -309,7 +309,9 @@ def parse_profile(
         rows = [_parse_row(record, is_counted=is_counted) for record in records]
         for name, found in layout.by_file(kernel_type, rows).items():
             path, old = version_dir / name, held.get(name)
-            join = partial(pooled, path=path, is_known=known is not None) if pool else joined
+            join = (
+                partial(pool_rows, path=path, is_known=known is not None) if pool else joined_cells
+            )
             new = upsert(old or KernelFile(kernel_type, layout.PARSER_COLUMNS, ()), found, join)
             files[path] = new.file.as_bytes()
             kernels[path] = new

@@ -125,7 +125,7 @@ def has_failed(outcome: Outcome) -> bool:
 
 
 def _identity_of(case: Case) -> tuple[str, str, str]:
-    return (case.kernel_type, shapes_of(case), tensors_of(case))
+    return (case.kernel_type, shapes_text(case), tensors_text(case))
 
 
 def gaps(result: MicrobenchResult) -> list[Written]:
@@ -139,7 +139,7 @@ def gaps(result: MicrobenchResult) -> list[Written]:
     )
 
 
-def shapes_of(case: Case) -> str:
+def shapes_text(case: Case) -> str:
     """Return the shapes of a case as `4096,1024;4096,1024 -> 4096,1024`, with N/A if unknown."""
     sides = []
     for slots in (case.inputs, case.outputs):
@@ -148,7 +148,7 @@ def shapes_of(case: Case) -> str:
     return " -> ".join(sides)
 
 
-def tensors_of(case: Case) -> str:
+def tensors_text(case: Case) -> str:
     """Return dtypes and formats of the inputs, and other identity: `FLOAT;FLOAT ND;ND`."""
     slots = case.inputs or ()
     words = [";".join(slot.dtype for slot in slots), ";".join(slot.format for slot in slots)]
@@ -299,7 +299,7 @@ def _hotspots(result: MicrobenchResult) -> Iterator[str]:
     columns = ("Operator", "MicroBench(us)", "Profiling(us)", "Abs Diff(us)", "MB/Profile", "Shape")
     hot = [row for row in gaps(result) if row.is_hot]
     rows = [
-        (row.case.kernel_type, *_gap_texts(row), f"{row.ratio:.3f}", shapes_of(row.case))
+        (row.case.kernel_type, *_gap_texts(row), f"{row.ratio:.3f}", shapes_text(row.case))
         for row in hot[:_HOTSPOTS]
     ]
     yield from _section(f"Duration gap hotspots ({len(rows)} of {len(hot)})", columns, rows)

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import check_case
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.codec.text import counted, did_you_mean
 from collector.database import layout
 from collector.database.pull import check_as_pulled, check_is_real
@@ -162,7 +162,7 @@ def tree_device(folder: Path) -> str | None:
     return place.parent.parent.name if in_tree else None
 
 
-def check_device(folder: Path, stack: Stack) -> str:
+def check_tree_device(folder: Path, stack: Stack) -> str:
     """Raise BadInput if a tree is for another device than this machine has.
 
     Return any other difference, for a warning."""
@@ -213,7 +213,9 @@ def chosen_rows(files: VersionFiles, kernels: Collection[str]) -> list[TreeRow]:
     return [row for row in files.rows() if not kernels or row.case.kernel_type in kernels]
 
 
-def prune(files: VersionFiles, kernels: Collection[str] = ()) -> tuple[tuple[str, Cells], ...]:
+def remove_unmeasured(
+    files: VersionFiles, kernels: Collection[str] = ()
+) -> tuple[tuple[str, Cells], ...]:
     """Remove the rows whose durations are all empty, and return them with their kernel type."""
     empty = [row for row in chosen_rows(files, kernels) if not row.has_duration]
     files.remove(row.place for row in empty)
@@ -287,7 +289,7 @@ def _differing(first: Cells, other: Cells) -> tuple[str, ...]:
 def _value(text: str) -> object:
     slots = split_cell(text)
     try:
-        return number_of(slots[0]) if len(slots) == 1 else slots
+        return parse_number(slots[0]) if len(slots) == 1 else slots
     except ValueError:
         return slots
 

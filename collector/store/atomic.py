@@ -93,7 +93,7 @@ def claimed(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def collect(path: Path) -> None:
+def remove_abandoned(path: Path) -> None:
     """Remove a temporary file of this module whose writer is gone; leave every other file. A claim
     is not such a file: it excludes other writers, with or without a lock."""
     if not _OURS.fullmatch(path.name):
@@ -126,7 +126,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def prune(folder: Path, root: Path) -> None:
+def remove_empty_folders(folder: Path, root: Path) -> None:
     """Remove the empty folders up to `root`, so that their names are free again."""
     while folder != root:
         try:

@@ -114,7 +114,7 @@ class FileStore:
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return
             atomic.sync_folder(path.parent)
-            atomic.prune(path.parent, self._root)
+            atomic.remove_empty_folders(path.parent, self._root)
 
     def _path(self, key: str) -> Path:
         check_key(key)
@@ -157,7 +157,7 @@ def _objects_and_folders(
 ) -> Iterator[tuple[str, int]]:
     for entry in entries:
         if entry.name.startswith(TEMPORARY):
-            atomic.collect(Path(entry.path))
+            atomic.remove_abandoned(Path(entry.path))
             continue
         if not entry.name.startswith(start):
             continue

@@ -113,7 +113,7 @@ def misses(found: Estimate, held: Indices, duration_us: Floats) -> Floats:
     return missed
 
 
-def half_widths(found: Estimate, missed: Floats, level: float) -> Floats:
+def estimate_half_widths(found: Estimate, missed: Floats, level: float) -> Floats:
     """Return the half-width of each point's interval of this level, as a logarithm.
 
     The interval is the estimate times or divided by its exponential. Too few errors for the level
@@ -204,7 +204,7 @@ def next_round(points: Points, known: Known, budget: PointBudget, tolerance: flo
     found = estimate(points, training_points, known.duration_us[training_points])
     checked = np.flatnonzero(known.checks & np.isfinite(known.duration_us))
     missed = misses(found, checked, known.duration_us[checked])
-    widths = half_widths(found, missed, LEVEL)
+    widths = estimate_half_widths(found, missed, LEVEL)
     count = max(0, min(budget.step, budget.teaching - training_count))
     requested = np.flatnonzero(known.requested)
     points_to_measure = unsure(points.sizes, widths, requested, tolerance, count)

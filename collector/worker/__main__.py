@@ -21,7 +21,7 @@ from collector.model import keys
 from collector.store import open_store
 from collector.store.base import Store
 from collector.store.waiting import PatientStore, SingleWriterStore
-from collector.worker.assignment import LOG, Assignment, keep_log, work
+from collector.worker.assignment import LOG, Assignment, keep_log, work_on_shard
 from collector.worker.blame import exit_code, seen_by_all
 from collector.worker.exit_codes import ExitCode
 from collector.worker.machine import Machine, ThisMachine
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
             stop,
             options.progress_s,
             waits_for_refusals=options.wait_for_refusals,
-            start=start_of(options, store),
+            start=gang_starter(options, store),
         )
     except (OpmeterError, OSError) as error:
         logger.error("%s", error)
@@ -104,7 +104,7 @@ def run(
             stop=stop,
             grace_s=_GRACE_S,
         )
-        done = work(
+        done = work_on_shard(
             patient,
             assignment,
             scratch,
@@ -123,7 +123,7 @@ def run(
     return code
 
 
-def start_of(options: argparse.Namespace, store: Store) -> StartRanks:
+def gang_starter(options: argparse.Namespace, store: Store) -> StartRanks:
     """Return the function that starts the ranks of a gang: on this machine alone, or on several
     pods. The first pod writes its address to the store for the others."""
     if options.pods == 1:

@@ -42,7 +42,7 @@ from collector.worker.recordings import unsent_store
 # another.
 
 
-def complete(
+def complete_shard(
     results: ShardResults,
     instrument: Instrument,
     *,
@@ -137,7 +137,7 @@ class Assignment:
         ]
 
 
-def work(
+def work_on_shard(
     store: Store,
     assignment: Assignment,
     scratch: Path,
@@ -188,7 +188,7 @@ def work(
         how = (scratch, stop, hears, results.keep, operators)
         instrument = machine.instrument(plan, device, *how)
     with progress:
-        return complete(
+        return complete_shard(
             results,
             instrument,
             find=find_unread((case.record.case for case in cases), operators),

@@ -132,7 +132,7 @@ class Attempt:
         commit = ShardCommit(self.shard, self.attempt, stored, nonce=environment.token(32))
         committed = keys.committed(self.plan.campaign, self.shard)
         try:
-            self.store.create(committed, manifests.commit_to_json(commit))
+            self.store.create(committed, manifests.shard_commit_to_json(commit))
         except AlreadyExists:
             logger.info(
                 "shard %s: not committed, because another worker committed it first", self.shard

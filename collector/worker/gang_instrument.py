@@ -24,10 +24,10 @@ from collector.comm import gang
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.gang import GangFailed, GangWork, PeerLeft, StartRanks, Tick
 from collector.comm.kernels import OTHER_TENSORS, weakest_proof
-from collector.comm.measured import group_timings, settings_of
+from collector.comm.measured import collective_settings, group_timings
 from collector.comm.moe.benching import moe_work
 from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
-from collector.comm.rank_files import TOO_LARGE, CaseSeen, have_met, read_results, wrong_result
+from collector.comm.rank_files import TOO_LARGE, CaseSeen, have_met, read_rank_results, wrong_result
 from collector.comm.timing import (
     CollectiveTiming,
     RankTimes,
@@ -52,7 +52,7 @@ from collector.quality.gates import (
     no_single_duration,
     timing_warnings,
 )
-from collector.quality.statistics import summarise
+from collector.quality.statistics import summarise_repeats
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.ranks.experts import imbalance_of
@@ -81,7 +81,7 @@ class GangSession:
     disturbed: str = ""  # the warning of a session next to other programs
 
 
-def certificates(
+def gang_measurements(
     session: GangSession,
     seen: Sequence[CaseSeen],
     environment: Mapping[str, str] = os.environ,
@@ -118,7 +118,7 @@ def _certificate(
     limit_us = session.limits.case_s * 1e6
     if fault := next(filter(None, (no_duration(us, limit_us) for us in calls_us)), ""):
         return replace(made, outcome=Outcome.IMPLAUSIBLE, reason=fault)
-    found = summarise(calls_us)
+    found = summarise_repeats(calls_us)
     least_us = lower_bound_us(record.case, session.stack)
     fault = implausible(found.timing.mean_us, lowest_us=least_us, limit_us=limit_us)
     refused = wrong_result(seen)
@@ -143,7 +143,7 @@ def _certificate(
         warnings=(
             *timing_warnings(found.timing, len(found.accepted_us)),
             *([f"{len(timed)} of {ROUNDS} rounds"] if len(timed) < ROUNDS else []),
-            *(f"set where it ran: {one}" for one in settings_of(environment)),
+            *(f"set where it ran: {one}" for one in collective_settings(environment)),
             *([session.disturbed] if session.disturbed else []),
         ),
     )
@@ -331,7 +331,7 @@ class GangInstrument:
         core_time = CoreTime.now()
         reason, peer_left = self._run(bench, shared, folder)
         wall_s = environment.monotonic() - began_s
-        seen = read_results(folder)
+        seen = read_rank_results(folder)
         if reason:  # as in any session, an incomplete case is measured again
             rounds = Counter(one.case for one in seen)
             seen = [one for one in seen if rounds[one.case] == ROUNDS]
@@ -346,13 +346,13 @@ class GangInstrument:
             _disturbance(core_time, wall_s) if is_cpu else "",
             wall_s,
             reason,
-            tuple(settings_of(os.environ)),
+            tuple(collective_settings(os.environ)),
         )
         raw = _raw_records(folder, seen, ran, provenance)
         if seen and self._keep is not None:
             self._keep(provenance.session, raw)
         records = [case.record for case in shared]
-        measurements = certificates(self._session(records, bench, ran, provenance), seen)
+        measurements = gang_measurements(self._session(records, bench, ran, provenance), seen)
         return SessionResults(
             measurements,
             (raw,) if measurements or reason else (),
@@ -377,7 +377,7 @@ class GangInstrument:
         shared = [known[case_id] for case_id in ran.cases]
         session = self._session(shared, self._bench(shared), ran, provenance)
         with foreign_records(sealed.key):
-            measurements = certificates(session, seen, _variables(ran.settings, sealed.key))
+            measurements = gang_measurements(session, seen, _variables(ran.settings, sealed.key))
         usage = _usage(seen, measurements, ran.wall_s)
         return SessionResults(measurements, (), usage, began=True, reason=ran.reason)
 
@@ -451,7 +451,7 @@ def _usage(seen: Sequence[CaseSeen], measured: Sequence[Measurement], wall_s: fl
 
 
 def _variables(settings: Sequence[str], key: str) -> Mapping[str, str]:
-    """Return the variables that `settings_of` wrote. Raises BadInput for other texts."""
+    """Return the variables that `collective_settings` wrote. Raises BadInput for other texts."""
     pairs = [one.partition("=") for one in settings]
     if not all(equals for _, equals, _ in pairs):
         raise BadInput(f"settings: expected NAME=value, got {settings}", path=key)

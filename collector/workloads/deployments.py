@@ -405,13 +405,13 @@ def _record(
     columns = {
         name: ",".join(map(str, lists[text]))
         if text in lists
-        else group_ends(text, names, imbalance)
+        else row_group_ends(text, names, imbalance)
         for name, text in pattern.columns.items()
     }
     return CaseRecord(pattern.kernel, {OP_STATE: "dynamic", ACCELERATOR_CORE: "", **cells}, columns)
 
 
-def group_ends(text: str, names: Mapping[str, int], imbalance: int = 0) -> str:
+def row_group_ends(text: str, names: Mapping[str, int], imbalance: int = 0) -> str:
     """Return the ends of a number of rows in parts, of a text such as `8 * part in parts 4`.
 
     Another text is returned as it is; `imbalance` as in `Batch`."""

@@ -139,7 +139,7 @@ def _setting(name: str, value: str, part: str) -> int | bool | Quantisation | Ex
 # Commands that record a layout which is not packaged.
 
 
-def environment_of(layout: Layout) -> Mapping[str, str]:
+def layout_variables(layout: Layout) -> Mapping[str, str]:
     """Return the variables of vLLM-Ascend that make a layout."""
     is_fused = layout.ep > 1 and layout.experts is ExpertLaunch.FUSED
     return {
@@ -161,7 +161,7 @@ def record_it(model: Decoder, layout: Layout, release: str, batch: Batch | None 
     words += _pass_options(batch) if batch is not None else []
     if layout.quantisation.is_int8:
         words.append(f"--quantization {layout.quantisation}")
-    switches = environment_of(layout).items() - environment_of(Layout()).items()
+    switches = layout_variables(layout).items() - layout_variables(Layout()).items()
     words += [f"--env {name}={value}" for name, value in sorted(switches)]
     words.append(f"--output {shlex.quote(model.name)}.json.gz")
     return f"record it ({_TIME}): {' '.join(words)}"

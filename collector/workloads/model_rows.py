@@ -59,7 +59,7 @@ def products_of(recorded: Iterable[Recorded]) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(pair for pair in found if all(pair)))
 
 
-def experts_of(recorded: Iterable[Recorded]) -> tuple[tuple[int, int, int], ...]:
+def expert_sizes(recorded: Iterable[Recorded]) -> tuple[tuple[int, int, int], ...]:
     """Return triples (experts of a rank, hidden size, size of an expert), each once, in order.
 
     The weights of experts are two tensors: gate and up in one, and down."""

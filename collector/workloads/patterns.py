@@ -21,7 +21,7 @@ from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import read_small_file
 from collector.model import vocabulary
 from collector.ops.expression import FUNCTIONS, Expression, dims_of, parse_expression
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.signature import Dim, Tensor, Variant, parse_signature
 
 PRODUCTS, EXPERTS = "products", "experts"
@@ -204,7 +204,7 @@ def _pattern(name: str, entry: Entry, values: Mapping[str, tuple[int, ...]]) -> 
 def _ways_of(pattern: GridPattern, kernel_type: str) -> tuple[SlotTemplates, ...]:
     """Return the slots of each variant of a signature, made of the axes of a pattern. Variants of
     the same dtypes are other layouts of the same tensors: the first of them is taken."""
-    op = find(kernel_type)
+    op = find_operator(kernel_type)
     if op is None:
         raise BadInput(f"expected ways: {kernel_type} is not declared")
     variants: dict[object, Variant] = {}

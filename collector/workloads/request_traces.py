@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.numbers import integer_of, number_of
+from collector.codec.numbers import integer_of, parse_number
 from collector.codec.table import csv_rows
 from collector.workloads.served_requests import ServedRequest
 
@@ -52,7 +52,7 @@ def _time_ns(text: str) -> int:
 
 
 def _in(unit_ns: float) -> Callable[[str], int]:
-    return lambda text: round(number_of(text) * unit_ns)
+    return lambda text: round(parse_number(text) * unit_ns)
 
 
 _JSON = _Format("timestamp", "input_length", "output_length", _in(1e6))

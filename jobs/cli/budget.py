@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.text import counted, percent
-from collector.ops.own import find
+from collector.ops.own import find_operator
 from collector.store.atomic import write_through
 from jobs.cli.drawing import check_picture_file, drawn, picture_of
 from jobs.cli.look_up import find_covered, written
@@ -53,7 +53,7 @@ def print_worth(
         check_picture_file(picture)
     advice = "for a stack without a version name its device: --device NAME"
     found = find_covered(workload, where, device=device, advice=advice)
-    ordered = ranked_gains(found.cases, found.campaign, found.peaks, find)
+    ordered = ranked_gains(found.cases, found.campaign, found.peaks, find_operator)
     points = curve(found.cases, ordered)
     paid = within(ordered, hours)
     say_lines((f"version     {found.place}", *_curve_lines(points, hours), *_first_lines(paid)))

@@ -141,7 +141,7 @@ def _next_lines(folder: Path, root: str | None) -> Iterator[str]:
     yield f"next: {command_on(root or DEFAULT_ROOT, plan)}"
 
 
-def run_command(
+def capture_run_command(
     command: Annotated[list[str], typer.Argument(help="program with its arguments, after `--`")],
     *,
     output: Annotated[Path, typer.Option(help="folder for the capture")] = Path("prof"),
@@ -332,7 +332,7 @@ def analyse_command(
 
 
 COMMANDS: dict[str, Callable[..., int | None]] = {
-    "run": run_command,
+    "run": capture_run_command,
     "check": check_command,
     "analyse": analyse_command,
     "dynamic": dynamic_command,

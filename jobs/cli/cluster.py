@@ -394,7 +394,7 @@ def _opened(
 ) -> tuple[Campaign, Store, tuple[LoadedSource, ...]]:
     from collector.store.in_memory import MemoryStore
     from jobs.objects.applied_campaign import check_parts
-    from jobs.planning.candidates import check_operators
+    from jobs.planning.candidates import check_kernel_types
     from jobs.planning.sources import load_sources
 
     campaign = open_campaign(name)
@@ -415,7 +415,7 @@ def _opened(
         store = MemoryStore()
     say(f"reading the sources of {campaign.name}", err=True)
     loaded = load_sources(campaign, patient(store))
-    check_operators(chain.from_iterable(one.records for one in loaded), campaign.operators)
+    check_kernel_types(chain.from_iterable(one.records for one in loaded), campaign.operators)
     return campaign, store, loaded
 
 

@@ -117,10 +117,10 @@ def comm_command(
           --num-devices 16 8 --output-dir hccl
       opmeter comm validate hccl --link-gbps 196
     """
-    from collector.comm.comm_table import check_file, check_folder, write_file, write_measured
+    from collector.comm.comm_table import check_bench_file, check_folder, write_file, write_measured
     from collector.comm.gang import GangWork, Rendezvous, run_gang
     from collector.comm.measured import bench_results
-    from collector.comm.rank_files import read_results
+    from collector.comm.rank_files import read_rank_results
     from collector.host.stack import check_devices
 
     check_backend(backend)
@@ -158,7 +158,7 @@ def comm_command(
     )
     if meeting.is_first:  # it writes the rows: check that before the measurement
         if output_csv is not None:
-            check_file(output_csv, plan)
+            check_bench_file(output_csv, plan)
         elif output_dir is not None:
             check_folder(output_dir, plan)
     say_lines(plan_lines(plan))
@@ -173,7 +173,7 @@ def comm_command(
             GangWork(plan, patience_s=patience_s, tick=tick), meeting, folder
         ),
         len(plan.collectives) * plan.rounds,
-        lambda folder: bench_results(plan, read_results(folder)),
+        lambda folder: bench_results(plan, read_rank_results(folder)),
     )
     if meeting.is_first:  # write the results, also those before a failure
         say_lines(found_lines(found))
@@ -241,14 +241,14 @@ def validate_command(
       opmeter comm validate hccl --hccl-test log.txt --op all_reduce --num-devices 8
       opmeter comm validate hccl --profile PROF_000001 --write-offsets
     """
-    from collector.comm.check import points_of, problems, series_of, tier_problems
+    from collector.comm.check import problems, series_of, tier_problems, timed_points
     from collector.comm.comm_table import read_comm_table
 
     points: list[CheckedRow] = []
     for operation in OPERATIONS.values():
         path = folder / operation.file
         if path.exists():
-            points += points_of(operation.name, read_comm_table(path), str(path))
+            points += timed_points(operation.name, read_comm_table(path), str(path))
     if not points:
         raise BadInput("expected hcom_*.csv files with durations", path=folder)
     all_series = series_of(points)
@@ -274,7 +274,7 @@ def _held_against(
     path: Path, operation: str | None, group_size: int | None, points: list[CheckedRow]
 ) -> list[str]:
     """Print the comparison of each row with hccl_test; return the failures, those of ranks too."""
-    from collector.comm.check import verdict
+    from collector.comm.check import ratio_verdict
     from collector.comm.validation import compared, read_hccl_test
 
     if operation not in OPERATIONS or group_size is None:
@@ -288,7 +288,7 @@ def _held_against(
     failed += [f"hccl_test: the result of rank {rank} is wrong" for rank in test.failed_ranks]
     say_lines(failed)
     for one in compared(test, operation, group_size, points):
-        mark = verdict(one.ratio)
+        mark = ratio_verdict(one.ratio)
         say(f"{mark} {one.ratio:.2f} x hccl_test: {one.point}")
         if mark == "FAIL":
             failed.append(str(one.point))
@@ -302,7 +302,7 @@ def _held_against_profile(
 
     If a `tree` is given, the time that the network adds is written into it.
     """
-    from collector.comm.check import verdict
+    from collector.comm.check import ratio_verdict
     from collector.comm.validation import compare_with_tree, in_network
     from jobs.planning.generated_sources import profiled_at
 
@@ -314,7 +314,7 @@ def _held_against_profile(
         if one is None:
             say(f"not compared: {message}; no rows around its size")
             continue
-        mark, between = verdict(one.ratio), ""
+        mark, between = ratio_verdict(one.ratio), ""
         if not one.is_exact:
             sizes = f"{one.below.message_bytes} and {one.above.message_bytes}"
             between = f" (interpolated between {sizes} bytes)"
@@ -375,7 +375,7 @@ def plan_lines(plan: BenchPlan) -> Iterator[str]:
 def profile_lines(found: Sequence[Profiled]) -> Iterator[str]:
     """Yield the collectives of a profile, longest first, and the share of their time that cases
     cover."""
-    from collector.comm.profiled import share
+    from collector.comm.profiled import share_in_cases
 
     for one in found:
         what = one.reason or f"{'about ' if one.is_derived else ''}{one.collective}"
@@ -384,7 +384,8 @@ def profile_lines(found: Sequence[Profiled]) -> Iterator[str]:
         yield f"{one.kernel_type} {times}, {time_text(one.total_us)}: {what}"
     total_us = sum(one.total_us for one in found)
     cases = counted(sum(one.collective is not None for one in found), "case")
-    yield f"{time_text(total_us)} of communication, {percent(share(found))} of it in {cases}"
+    share = percent(share_in_cases(found))
+    yield f"{time_text(total_us)} of communication, {share} of it in {cases}"
 
 
 def found_lines(found: BenchOutcome) -> Iterator[str]:

@@ -14,10 +14,10 @@ import typer
 from collector.codec.errors import BadInput
 from collector.codec.files import check_writable
 from collector.codec.text import MIB, counted
-from collector.ranks.experts import ExpertCall, check
+from collector.ranks.experts import ExpertCall, check_expert_call
 from collector.store.atomic import write_through
 from jobs.cli import ranks
-from jobs.cli.mappings import write_mapping
+from jobs.cli.mappings import mapping_command
 from jobs.cli.terminal import say, say_lines
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def dfc_command(
     """
     from collector.comm.moe.benching import bench
     from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
-    from collector.comm.moe.moe_table import check_mode, moe_found, read_cases, write_measured
-    from collector.comm.rank_files import read_results
+    from collector.comm.moe.moe_table import check_mode, moe_found, read_cases, write_moe_measured
+    from collector.comm.rank_files import read_rank_results
     from collector.host.stack import check_devices
 
     meeting, backend, ep_size = shape.meeting(nodes), shape.backend, shape.ep_size
@@ -89,7 +89,7 @@ def dfc_command(
         for m, e, k, requested in axes:
             sizes = (m, shape.hidden, shape.intermediate, e, k)
             call = ExpertCall(*sizes, ep_size, shape.weight_bits, shape.dtype)
-            check(call)
+            check_expert_call(call)
             cases.append(MoeCase(call, seed, requested, loads))
     elif database_path is not None:
         cases = read_cases(database_path, ep_size, seed)
@@ -115,14 +115,14 @@ def dfc_command(
     found, failure = ranks.run_ranks(
         lambda folder, tick: bench(plan, meeting, folder, patience_s=patience_s, tick=tick),
         len(plan.cases) * plan.rounds,
-        lambda folder: moe_found(plan, read_results(folder)),
+        lambda folder: moe_found(plan, read_rank_results(folder)),
     )
     if meeting.is_first:  # write the results, also those before a failure
         say_lines(_comm_dfc_found_lines(found))
         if database_path is not None:
-            for path, change in write_measured(database_path, found.measured):
+            for path, change in write_moe_measured(database_path, found.measured):
                 say(f"{path}: {counted(change.added, 'row')} added, {change.updated} changed")
-            write_mapping(database_path)
+            mapping_command(database_path)
     return ranks.ended(failure, is_whole=not found.failed)
 
 

@@ -227,7 +227,7 @@ def _log_lines(
     if mends:
         return [f"note        mended {key}" for key in delta.mend(store, commits)], 0
     try:
-        found = delta.check(store, commits)
+        found = delta.wrong_log_files(store, commits)
     except StoreError as error:
         return [f"note        the logs of the Delta tables were not read: {error}"], 0
     lines = [f"delta log {ascii(one.key)[1:-1]}: {one.text}" for one in found]
@@ -280,8 +280,8 @@ def quality_command(
     from collector.database.version_quality import (
         quality_of,
         shown_versions,
-        suspect_cases,
         verdict_of,
+        warned_cases,
     )
     from jobs.status.lines import accuracy_lines, suspect_lines, version_quality_lines
     from opmeter.database import database_at
@@ -296,7 +296,7 @@ def quality_command(
         return
     shown = shown_versions(load_state(store, commit))
     if list_rows:
-        listed = [(one.path, len(one.mean_us), suspect_cases(one)) for one in shown]
+        listed = [(one.path, len(one.mean_us), warned_cases(one)) for one in shown]
         if as_json:
             print_json([case for *_, cases in listed for case in cases])
             return
@@ -346,7 +346,7 @@ def _cards(store: Store, commit: Commit) -> Iterator[str]:
 
 def _versions(store: Store, strays: Container[str]) -> int:
     listed = (info.key for info in store.list(keys.COMMITS) if info.key not in strays)
-    return sum(keys.number_of(key, keys.commit) is not None for key in listed)
+    return sum(keys.number_in_key(key, keys.commit) is not None for key in listed)
 
 
 # `opmeter db merge`.

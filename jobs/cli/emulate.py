@@ -112,11 +112,11 @@ def emulate_command(
     )
     from collector.engine.model_folder import find_model
     from collector.workloads.served_requests import serving_times
-    from jobs.cli.recordings import check_engine, ranks_of
+    from jobs.cli.recordings import check_engine, engine_ranks
 
     check_engine(generation, logs)
     load = _load(requests, rate, concurrency, (count, prompt, produced), seed)
-    ranks = ranks_of(layout)
+    ranks = engine_ranks(layout)
     settings = EngineSettings(
         release=release,
         passes=(),

@@ -13,7 +13,7 @@ import typer
 from collector.codec.errors import BadInput
 from collector.codec.text import counted, size_text
 from collector.workloads.models import find_decoder
-from jobs.cli.mappings import write_mapping
+from jobs.cli.mappings import mapping_command
 from jobs.cli.options import TreeOptions
 from jobs.cli.recordings import RECORDING_SUFFIX
 from jobs.cli.terminal import say, say_lines
@@ -206,7 +206,7 @@ def parse_command(
             skip_bad_rows=skip_bad_rows,
             pool=pool,
         )
-    write_mapping(target)
+    mapping_command(target)
     say_lines(_describe(result, "pooled" if pool else "updated"))
     if result.kernels or result.communication is not None:
         return 0

@@ -79,14 +79,14 @@ def host_command(
     from collector.engine.host_time import HostMode, settings_of
     from collector.engine.model_folder import find_model
     from collector.engine.recorded_calls import PassTokens
-    from jobs.cli.recordings import check_engine, ranks_of
+    from jobs.cli.recordings import check_engine, engine_ranks
     from jobs.planning.host_costs import ranks_text
 
     check_engine(generation, logs)
     modes = mode.split(",")
     if not set(modes) <= set(HostMode):
         raise BadInput(f"--mode: expected {', '.join(HostMode)}, got {mode!r}")
-    ranks = ranks_of(layout)
+    ranks = engine_ranks(layout)
     settings = EngineSettings(
         release=release,
         passes=(PassTokens("decode", requests, 1, keys),),

@@ -187,7 +187,7 @@ def find_covered(
         shown = open_version(root, where.version, where.directory)
         place, stack = shown.place, shown.stack
     else:
-        check_device(device, where)
+        check_known_device(device, where)
         place, stack = device, Stack(device=device, torch="")
     campaign = described or _campaign(workload, stack.device)
     peaks = peaks_of(stack)
@@ -217,7 +217,7 @@ def workload_on(workload: WorkloadOptions, stack: Stack, store: Store) -> Worklo
     return workload_of(described or _campaign(workload, stack.device), store, peaks_of(stack))
 
 
-def check_device(device: str, where: VersionOptions) -> None:
+def check_known_device(device: str, where: VersionOptions) -> None:
     """Raise BadInput unless the rates of a device are known, and no version is named."""
     from collector.ops.floor import described_devices
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from jobs.cli.terminal import say
 
 
-def write_mapping(folder: Path) -> None:
+def mapping_command(folder: Path) -> None:
     """Write the op_mapping.yaml of a version folder, unless a user's own is there."""
     from collector.database import op_mapping_writing
     from collector.database.layout import OP_MAPPING

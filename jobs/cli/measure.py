@@ -276,10 +276,10 @@ def _opened_environment(name: str | None) -> MeasuredEnvironment | None:
 
 def check_measurable(records: Sequence[CaseRecord], backend: str) -> None:
     """Raise BadInput if none of the cases can be measured, with the reason of the first."""
-    from collector.ops.own import find
+    from collector.ops.own import find_operator
     from collector.ops.refusals import refusal_on_ranks
 
-    refusals = [refusal_on_ranks(one.case, find, backend, 1) for one in records]
+    refusals = [refusal_on_ranks(one.case, find_operator, backend, 1) for one in records]
     if (first := refusals[0]) is not None and None not in refusals:
         more = f" (and {len(refusals) - 1:,} more)" if len(refusals) > 1 else ""
         raise BadInput(f"cannot be measured on backend {backend}{more}: {first.reason}")

@@ -18,7 +18,7 @@ from collector.model.stack import BACKENDS, Stack
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.ranks.experts import KERNELS, recorded_ranks
 from collector.ranks.gangs import is_of_gangs
-from jobs.cli.mappings import write_mapping
+from jobs.cli.mappings import mapping_command
 from jobs.cli.options import TreeOptions, check_backend
 from jobs.cli.terminal import say, say_lines, stop_on_signals
 
@@ -94,7 +94,7 @@ def microbench_command(
     from collector.singlehost.from_profile import microbench_from_profile
     from collector.singlehost.from_replay import microbench_by_replay
     from collector.singlehost.reports import Update, write_reports
-    from collector.singlehost.version_files import check_device, chosen
+    from collector.singlehost.version_files import check_tree_device, chosen
     from jobs.cli.progress_view import view_for
 
     if of_ranks:
@@ -112,7 +112,7 @@ def microbench_command(
         name, stack = _machine(backend, folder)
         measure = MeasureSettings(repeat_count=repeat_count)
         with view_for(sys.stderr.isatty()) as view:
-            if difference := check_device(folder, stack):
+            if difference := check_tree_device(folder, stack):
                 view.say(f"warning: {difference}")
             result = microbench_by_replay(
                 folder,
@@ -126,7 +126,7 @@ def microbench_command(
                 stop=stop_on_signals(view.say),
                 on_progress=view.measure,
             )
-    write_mapping(folder)
+    mapping_command(folder)
     page = write_reports(result, datetime.now())
     say_lines(_microbench_describe(result, page, name))
     return int(not result.is_complete or (fail_fast and bool(result.failed)))
@@ -156,7 +156,7 @@ def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:
 
 
 def _microbench_describe(result: MicrobenchResult, page: Path, backend: str) -> Iterator[str]:
-    from collector.singlehost.reports import gaps, shapes_of
+    from collector.singlehost.reports import gaps, shapes_text
 
     new = sum(row.is_new for row in result.written)
     launches = sum(row.launches for row in result.written)
@@ -172,7 +172,7 @@ def _microbench_describe(result: MicrobenchResult, page: Path, backend: str) -> 
     yield from _outcome_lines("failed", result.failed)
     yield from _outcome_lines("not launched", result.skipped)
     for left in result.leftover[:_LISTED]:
-        name = f"{left.case.kernel_type} {shapes_of(left.case)}"
+        name = f"{left.case.kernel_type} {shapes_text(left.case)}"
         launched = counted(left.launches, "launch", "launches")
         yield f"no row for {name}: {launched}, {left.mean_us:.3f} us; {left.fate}"
     if len(result.leftover) > _LISTED:
@@ -180,7 +180,7 @@ def _microbench_describe(result: MicrobenchResult, page: Path, backend: str) -> 
     if result.alone:
         yield f"no launch for {counted(len(result.alone), 'row')}"
     for case, count in result.duplicates[:_LISTED]:
-        yield f"{count} rows of {case.kernel_type} {shapes_of(case)}: all got the same duration"
+        yield f"{count} rows of {case.kernel_type} {shapes_text(case)}: all got the same duration"
     if result.deleted:
         yield f"removed {counted(len(result.deleted), 'row')} without a duration; see the report"
     hot = sum(gap.is_hot for gap in gaps(result))
@@ -219,11 +219,11 @@ def _recorded_ranks(case: Case) -> int:
 
 
 def _outcome_lines(what: str, cases: tuple[UnmeasuredCase, ...]) -> Iterator[str]:
-    from collector.singlehost.reports import shapes_of
+    from collector.singlehost.reports import shapes_text
 
     for u in cases[:_LISTED]:
         reason = whole_in_one_line(u.reason)
-        yield f"{what}: {u.outcome}, {reason}: {u.case.kernel_type} {shapes_of(u.case)}"
+        yield f"{what}: {u.outcome}, {reason}: {u.case.kernel_type} {shapes_text(u.case)}"
     if len(cases) > _LISTED:
         yield f"{what}: {counted(len(cases) - _LISTED, 'more case')}; the report lists all"
 
@@ -268,7 +268,7 @@ def fia_backfill_command(
 
 
 def _fia_backfill_describe(done: Backfilled, jsonl_path: Path) -> Iterator[str]:
-    from collector.singlehost.reports import shapes_of
+    from collector.singlehost.reports import shapes_text
 
     yield (
         f"{done.path}: filled {counted(done.filled, 'row')} into {counted(done.made, 'row')}; "
@@ -282,7 +282,7 @@ def _fia_backfill_describe(done: Backfilled, jsonl_path: Path) -> Iterator[str]:
             "other values, or are a mean over several"
         )
     for case in done.rows_alone[:_LISTED]:
-        yield f"no values for {shapes_of(case)}"
+        yield f"no values for {shapes_text(case)}"
     if len(done.rows_alone) > _LISTED:
         yield f"no values for {counted(len(done.rows_alone) - _LISTED, 'more row')}"
     for line in done.values_alone[:_LISTED]:

@@ -36,7 +36,7 @@ _COLUMNS = (
 _KEYS_OF_DECODE = 4096
 
 
-def list_command(
+def list_models_command(
     as_json: Annotated[bool, typer.Option("--json", help="print the list as JSON")] = False,
 ) -> None:
     """List the bundled models, and the layouts of each release that are recorded.
@@ -161,7 +161,7 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "show": show_command,
     "record": record_command,
     "derive": derive_command,
-    "list": list_command,
+    "list": list_models_command,
 }
 
 
@@ -213,10 +213,12 @@ def _records(step: Step) -> Sequence[CaseRecord]:
 def _not_measured(step: Step) -> Step:
     """Return the step with only the kernels that no operator measures."""
     from collector.ops.refusals import refusal
-    from collector.ops.registry import find
+    from collector.ops.registry import find_operator
 
     pairs = zip(step.kernels, _records(step), strict=True)
-    kernels = tuple(one for one, record in pairs if refusal(record.case, find, "npu") is not None)
+    kernels = tuple(
+        one for one, record in pairs if refusal(record.case, find_operator, "npu") is not None
+    )
     return replace(step, kernels=kernels, collectives=())
 
 

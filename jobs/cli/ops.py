@@ -12,7 +12,7 @@ import typer
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
 from collector.ops.expression import split_outside
-from collector.ops.own import find, own_operators
+from collector.ops.own import find_operator, own_operators
 from collector.ops.registry import all_ops, family_of
 from collector.ranks.collective import DTYPES, OPERATIONS
 from collector.ranks.experts import KERNELS
@@ -84,12 +84,12 @@ def ops_command(
     chosen = [op for op in listed if kernel in (None, op.kernel)]
     over_ranks = [] if own else list(_rows_over_ranks())
     over_ranks = [row for row in over_ranks if kernel in (None, row["kernel"])]
-    if kernel is not None and find(kernel) is None and not over_ranks:
+    if kernel is not None and find_operator(kernel) is None and not over_ranks:
         raise BadInput(f"no operator is declared for {kernel!r}; `opmeter ops` lists all")
     if as_json:
         print_json([*(_as_json(op, verified) for op in chosen), *over_ranks])
     elif kernel is not None:
-        op = find(kernel)
+        op = find_operator(kernel)
         for name, text in _lines(op, verified) if op else over_ranks[0].items():
             say(f"{name:<13}{text}")
     elif releases:
@@ -117,10 +117,10 @@ def _draft(profile: Path) -> int:
 
 def _check(names: Sequence[str], *, as_json: bool) -> int:
     from collector.ops.own import find_operator_file
-    from jobs.selftest.own_operators import check_file
+    from jobs.selftest.own_operators import check_operator_file
 
     files = [find_operator_file(name) for name in names]
-    found = [(file, one) for file in files for one in check_file(file)]
+    found = [(file, one) for file in files for one in check_operator_file(file)]
     if as_json:
         print_json(
             [
@@ -230,7 +230,7 @@ def _state(op: OpSpec, proved: Proved) -> str:
 
 
 def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
-    from collector.database.op_mapping_writing import operators_of
+    from collector.database.op_mapping_writing import mapped_operators
     from collector.ops.releases import kinds_of_rows, release_status
     from collector.ranks.distribution import DISTRIBUTE_KERNELS
 
@@ -238,7 +238,7 @@ def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
     if op.twins:
         yield "or", f"{', '.join(op.twins)}: the runtime chooses"
     yield "API", op.call
-    for operator in operators_of(op.kernel):
+    for operator in mapped_operators(op.kernel):
         yield "looked up", f"{operator}, in op_mapping.yaml"
     for number, variant in enumerate(split_outside(op.signature, ";")):
         yield "or" if number else "signature", " ".join(variant.split())

@@ -10,7 +10,7 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted, percent, time_text, whole_in_one_line
-from collector.ops.own import find
+from collector.ops.own import find_operator
 from jobs.cli.opening import choose_guard, open_campaign, open_root
 from jobs.cli.options import (
     CampaignArgument,
@@ -182,7 +182,9 @@ def _gaps(state: PlanningState) -> tuple[str, list[RefusedCases]]:
     records = ((source.planned, source.records) for source in sources)
     candidates = only_operators(distinct_cases(records), campaign.operators)
     cache, device = campaign.measure.cache, campaign.device
-    refused = refused_cases(candidates, find, campaign.backend, campaign.devices, cache, device)
+    refused = refused_cases(
+        candidates, find_operator, campaign.backend, campaign.devices, cache, device
+    )
     unmeasured = [case.candidate for case in refused]
     planned = [source.planned for source in sources]
     share = share_line(shares(candidates, unmeasured), planned)

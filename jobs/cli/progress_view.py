@@ -8,7 +8,7 @@ from typing import Self
 from rich import progress
 from rich.console import Console
 
-from collector.codec.text import counted, visible
+from collector.codec.text import counted, printable
 from jobs.executor.local_run import RunView
 
 # The longest cases are measured first: with fewer, the rate of the others would be far too low.
@@ -47,7 +47,7 @@ class TerminalView:
         self._progress.stop()
 
     def say(self, text: str) -> None:
-        self._progress.console.print(visible(text), soft_wrap=True, markup=False)
+        self._progress.console.print(printable(text), soft_wrap=True, markup=False)
 
     def measure(self, done: int, cases: int) -> None:
         speed = self._progress.tasks[0].speed
@@ -82,7 +82,7 @@ class LineView:
         return None
 
     def say(self, text: str) -> None:
-        self._write(visible(text) + "\n")
+        self._write(printable(text) + "\n")
 
     def measure(self, done: int, cases: int) -> None:
         now_s = self._clock()

@@ -79,7 +79,7 @@ def promote_command(
       opmeter db promote stable --back --force "regression in MatMulV2"
     """
     from collector import environment
-    from collector.database.channels import Promotion, channel_name, promotions, record
+    from collector.database.channels import Promotion, channel_name, promotions, record_promotion
     from collector.database.retired import check_is_kept
     from jobs.cli.opening import chosen_commit, open_root
     from jobs.planning.lifecycle import current_author
@@ -124,7 +124,7 @@ def promote_command(
         author=current_author(),
         time=environment.utc_now().isoformat(timespec="seconds"),
     )
-    if not record(store, made):
+    if not record_promotion(store, made):
         raise BadInput(f"{channel}: another process promoted a version; look at --list, and repeat")
     _check_is_kept(store, made, known)
     if as_json:
@@ -137,7 +137,7 @@ def promote_command(
 def _check_is_kept(store: Store, made: Promotion, known: list[Promotion]) -> None:
     """Raise BadInput if `db gc` retired the version while it was promoted; the channel then goes
     back to where it was."""
-    from collector.database.channels import record
+    from collector.database.channels import record_promotion
     from collector.database.retired import check_is_kept
 
     try:
@@ -145,7 +145,9 @@ def _check_is_kept(store: Store, made: Promotion, known: list[Promotion]) -> Non
     except BadInput:
         if known:
             reason = f"version {made.commit} was retired"
-            record(store, replace(known[-1], number=made.number + 1, checks={}, reason=reason))
+            record_promotion(
+                store, replace(known[-1], number=made.number + 1, checks={}, reason=reason)
+            )
         raise
 
 

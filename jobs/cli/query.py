@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.codec.text import counted
 from collector.model.demand import MOST_WEIGHT
 from collector.model.vocabulary import (
@@ -277,7 +277,7 @@ def _weight_of(cells: Mapping[str, str]) -> float:
 
     text = cells.get(WEIGHT, "1")
     try:
-        weight = number_of(text)
+        weight = parse_number(text)
     except ValueError as error:
         raise BadInput(f"{WEIGHT}: {error}") from error
     if not 0 < weight <= MOST_WEIGHT:

@@ -63,10 +63,10 @@ class ExpertOptions:
 
     def meeting(self, nodes: NodesOptions) -> Rendezvous:
         """Return where the ranks of these nodes meet. Raises BadInput for an unknown backend."""
-        from collector.comm.gang import ranks_of
+        from collector.comm.gang import rendezvous_of
 
         check_backend(self.backend)
-        return ranks_of(self.ep_size, self.nproc_per_node, *astuple(nodes))
+        return rendezvous_of(self.ep_size, self.nproc_per_node, *astuple(nodes))
 
 
 # Ranks run with a progress view; their results are kept even if they fail.

@@ -102,7 +102,7 @@ def record_command(
         raise BadInput(f"--tokens ({tokens}) must be divisible by --prompts ({prompts})")
     if earlier % each:
         raise BadInput(f"--earlier ({earlier}) must be divisible by a prompt's new tokens ({each})")
-    ranks = ranks_of(layout)
+    ranks = engine_ranks(layout)
     settings = EngineSettings(
         release=release,
         passes=_passes(
@@ -179,7 +179,7 @@ def check_engine(generation: str, logs: Path | None) -> None:
         raise BadInput(f"--generation: expected one of {', '.join(DEVICES)}, got {generation!r}")
 
 
-def ranks_of(layout: str) -> Layout:
+def engine_ranks(layout: str) -> Layout:
     """Return the layout of an engine's ranks. Raises BadInput for other settings of a layout."""
     from collector.workloads.layout import Layout, layout_of
 

@@ -56,8 +56,8 @@ def run_command(
     from jobs.campaign.campaign_file import RunOptions
     from jobs.cli.progress_view import view_for
     from jobs.executor.local_campaign import run_campaign
-    from jobs.status.lines import describe
-    from jobs.status.summary import plan_usage, summarise
+    from jobs.status.lines import describe_summary
+    from jobs.status.summary import plan_usage, summarise_state
 
     described = open_campaign(campaign, collectives=not no_collectives)
     options = RunOptions(again, retry_failed, supersede_stack)
@@ -86,8 +86,8 @@ def run_command(
     sources = [source.records for source in state.sources]
     usage = plan_usage(store, plan)
     head = load_state(store, state.head, paths=[plan.stack.version_path])
-    summary = summarise(head, plan, sources, usage, since=result.since)
-    lines = list(describe(summary, plan, state.head, store.url))
+    summary = summarise_state(head, plan, sources, usage, since=result.since)
+    lines = list(describe_summary(summary, plan, state.head, store.url))
     if as_json:
         head_number = state.head.number if state.head else None
         print_json(campaign_as_json(store, described.name, lines) | {"version": head_number})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput, StoreError
-from collector.codec.text import visible
+from collector.codec.text import printable
 from jobs.cli.opening import open_bare, open_existing, open_followed, open_of_pods, patient
 from jobs.cli.options import RootOption
 from jobs.cli.terminal import print_json, say, say_lines
@@ -198,7 +198,7 @@ def _draw(screen: CampaignStatus) -> None:
             started = time.monotonic()
             lines = list(screen.lines(bars))
             took_s = time.monotonic() - started
-            live.update(Text(visible("\n".join(lines)), overflow="fold"), refresh=True)
+            live.update(Text(printable("\n".join(lines)), overflow="fold"), refresh=True)
             rows = sum(len(line) // console.width + 1 for line in lines)
             bars = max(_FEW_BARS, bars + console.height - rows - 1)
             if not screen.is_finished:

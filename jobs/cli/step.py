@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.codec.text import counted, percent, time_text
 from jobs.cli import options
 from jobs.cli.recordings import RECORDING_SUFFIX
@@ -130,7 +130,7 @@ class _Timer:
         assumed: StepAssumptions,
         hosts: Hosts | None,
     ) -> None:
-        from collector.ops.registry import find
+        from collector.ops.registry import find_operator
         from jobs.cli.look_up import campaign_of
         from jobs.planning.forecast import peaks_of
         from jobs.planning.step_time import pass_timer
@@ -151,8 +151,8 @@ class _Timer:
         )
         known_peaks = peaks_of(stack)
         self._decoded: tuple[str, str, Mapping[str, int]] = ("", "", {})
-        self.device_s = device_seconds(campaign, known_peaks, find)
-        self.start_s = session_start_s(campaign, known_peaks, find)
+        self.device_s = device_seconds(campaign, known_peaks, find_operator)
+        self.start_s = session_start_s(campaign, known_peaks, find_operator)
 
     def recorded(self) -> tuple[str, list[TimedPass]]:
         """Return the name and layout of a recording, and its passes."""
@@ -256,12 +256,12 @@ def known_version(
     from collector.database.commits import find_head
     from collector.model.stack import Stack
     from collector.store.opening import DEFAULT_ROOT
-    from jobs.cli.look_up import check_device, shown_stack
+    from jobs.cli.look_up import check_known_device, shown_stack
     from jobs.cli.opening import open_database
     from jobs.cli.query import opened_version
 
     if device is not None:
-        check_device(device, where)
+        check_known_device(device, where)
         return None, Stack(device=device, torch="")
     root = where.root or DEFAULT_ROOT
     if find_head(open_database(root)) is None:
@@ -292,7 +292,7 @@ def assumptions(given: options.HostOptions) -> StepAssumptions:
 def _given(option: str, text: str, usual: AssumedTime) -> AssumedTime:
     """Return the time of an option: one number, or the ends of a range, whose middle is used."""
     try:
-        ends = [number_of(part) for part in text.split(":")]
+        ends = [parse_number(part) for part in text.split(":")]
     except ValueError:
         ends = []
     if len(ends) not in (1, 2) or min(ends) < 0 or ends[0] > ends[-1]:

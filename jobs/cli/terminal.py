@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from collector.codec.text import visible
+from collector.codec.text import printable
 
 # Of a line such as `coverage    129 of 130`, or `unsupported MemSet`, which fills its column.
 _LABEL = re.compile(r" *[a-z][a-z ]*? {2,}|[a-z]{11} (?=[A-Z])| +")
@@ -23,7 +23,7 @@ _LABEL = re.compile(r" *[a-z][a-z ]*? {2,}|[a-z]{11} (?=[A-Z])| +")
 def say(text: object = "", *, err: bool = False) -> None:
     """Print one or more lines on standard output, or on standard error. On a terminal, lines that
     are longer than it is wide wrap at blanks, below the text that follows their label."""
-    lines = visible(str(text)).split("\n")
+    lines = printable(str(text)).split("\n")
     if (sys.stderr if err else sys.stdout).isatty():
         width = shutil.get_terminal_size().columns
         lines = [part for line in lines for part in wrapped(line, width)]
@@ -115,7 +115,7 @@ def print_table(
             columns[at], overflow="fold", min_width=max(map(len, of_numbers), default=None)
         )
     for row in cells:
-        table.add_row(*(Text(visible(row[at])) for at in shown))
+        table.add_row(*(Text(printable(row[at])) for at in shown))
     console.print(table)
 
 
@@ -131,4 +131,4 @@ class VisibleFormatter(logging.Formatter):
     """A formatter whose lines contain no control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return visible(super().format(record))
+        return printable(super().format(record))

@@ -46,18 +46,18 @@ def to_csv_command(
       opmeter trace to-csv ASCEND_PROFILER_OUTPUT/trace_view.json -o events.csv
       opmeter trace to-csv trace.json --by-kernel kernels
     """
-    from collector.profiles.trace_events import kind_of, rows_of
+    from collector.profiles.trace_events import trace_kind, trace_rows
 
     if by_kernel is not None and output is not None:
         raise BadInput("--by-kernel excludes --output")
     if output is not None and output.resolve() == trace.resolve():
         raise BadInput("--output: expected another file than the trace", path=output)
-    kind = kind_of(trace)  # reads the whole file, so that nothing is written of a damaged one
+    kind = trace_kind(trace)  # reads the whole file, so that nothing is written of a damaged one
     _say_impossible(trace, kind)
     if by_kernel is not None:
         _write_kernels(trace, kind, by_kernel)
         return
-    rows = rows_of(trace, kind)
+    rows = trace_rows(trace, kind)
     if output is None:
         _write(sys.stdout, kind.columns, rows)
         return
@@ -67,9 +67,9 @@ def to_csv_command(
 
 
 def _write_kernels(trace: Path, kind: TraceKind, folder: Path) -> None:
-    from collector.profiles.trace_kernels import KERNEL_COLUMNS, file_names, kernels_of
+    from collector.profiles.trace_kernels import KERNEL_COLUMNS, file_names, read_trace_kernels
 
-    found = kernels_of(trace, kind)
+    found = read_trace_kernels(trace, kind)
     with file_errors(folder, "written"), fresh_folder(folder, "trace") as fresh:
         for kernel, name in file_names(found.kernels).items():
             with open(fresh / name, "w", encoding="utf-8", newline="") as file:
@@ -94,7 +94,7 @@ def _counted(count: int, what: str) -> str:
     return counted(count, what, f"{first}s of {rest}" if rest else f"{what}s")
 
 
-def merge_command(
+def merge_trace_command(
     trace: Annotated[
         Path, typer.Argument(help="trace of torch.profiler, which has the host's operators")
     ],
@@ -164,6 +164,6 @@ def _write(file: IO[str], columns: Sequence[str], rows: Iterable[Sequence[str]])
 
 
 COMMANDS: dict[str, Callable[..., int | None]] = {
-    "merge": merge_command,
+    "merge": merge_trace_command,
     "to-csv": to_csv_command,
 }

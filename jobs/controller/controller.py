@@ -29,7 +29,7 @@ from jobs.controller.remembered import KnownPlan, Memory, Rounds
 from jobs.decide.actions import Finish
 from jobs.decide.decision import decide
 from jobs.decide.job_rules import waiting_merge
-from jobs.decide.live_objects import available_workers, launched_by
+from jobs.decide.live_objects import available_workers, launch_token
 from jobs.decide.observed import Desired, Observed
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError, is_refusal
@@ -265,7 +265,7 @@ def _desired(applied: Applied, known: KnownPlan, observed: Observed, memory: Mem
         kueue=kueue,
         at_once=site.at_once,
         made_of=made_of(site, applied.deployment),
-        launched=launched_by(applied.object),
+        launched=launch_token(applied.object),
         wide=wide_gangs(known.plan, site),
         is_last=known.is_last,
     )

@@ -163,7 +163,7 @@ class PlanFinder:
         damage = tuple(filter(None, self.memory.unmerged.values()))
         state = replace(state, damage=damage)
         options = self._options(state)
-        lifecycle.check_version(state, supersede_stack=False)
+        lifecycle.check_can_merge(state, supersede_stack=False)
         # Phase 2: continue with the newest plan, or make the next one once older ones are merged.
         step = lifecycle.decide(state, options)
         if not isinstance(step, lifecycle.NewPlan):

@@ -20,7 +20,7 @@ from jobs.decide.pod_problems import STUCK_S, is_being_made
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import unless_refused
 from jobs.objects.applied_campaign import SELECTOR, Applied
-from jobs.objects.deployment import COMPONENT_LABEL, last_seen_at, message_of
+from jobs.objects.deployment import COMPONENT_LABEL, event_message, last_seen_at
 from jobs.objects.kueue import by_job, is_given_up
 from jobs.objects.waves import Wave
 from jobs.planning.damage import outside
@@ -177,7 +177,7 @@ def _last_warning(cluster: Cluster, pod: PodView) -> str:
     with unless_refused(f"Events of {pod.name}"):
         found = cluster.events(f"involvedObject.name={pod.name},type=Warning")
         last = max(found, key=last_seen_at, default=None)
-        return message_of(last) if last else ""
+        return event_message(last) if last else ""
     return ""
 
 

@@ -17,7 +17,7 @@ from collector.worker.assignment import Assignment, abandon
 from jobs.controller.launching import named_probe
 from jobs.controller.remembered import KnownPlan, Memory
 from jobs.decide import actions
-from jobs.decide.live_objects import HELD, LAUNCHED, RESUMED, job_view, launched_by, pod_view
+from jobs.decide.live_objects import HELD, LAUNCHED, RESUMED, job_view, launch_token, pod_view
 from jobs.decide.observed import WORKER, JobView, Observed
 from jobs.decide.pod_problems import advice_on
 from jobs.kube.cluster import Cluster
@@ -135,7 +135,7 @@ class Performer:
         create_named(self.store, key, wave_to_json(wave))
         self.memory.waves[key] = wave
         job = job_manifest.worker_job(wave, plan, site, deployment, cap=cap, features=features)
-        if launched := launched_by(self.applied.object):
+        if launched := launch_token(self.applied.object):
             job["metadata"]["annotations"][LAUNCHED] = launched
         if self.cluster.create_or_adopt(job):
             self.say("WaveCreated", f"{wave.job_name}: {_indexes(wave)}")

@@ -105,7 +105,7 @@ def _count(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 9 else 0
 
 
-def launched_by(config_map: Mapping[str, Any]) -> str:
+def launch_token(config_map: Mapping[str, Any]) -> str:
     """Return the token of the last launch of a campaign; empty if there is none."""
     return str((config_map["metadata"].get("annotations") or {}).get(LAUNCHED, ""))
 

@@ -22,7 +22,7 @@ from jobs.objects.applied_campaign import Applied
 from jobs.objects.deployment import Deployment, Manifest
 from jobs.objects.gangs import largest_gang, pods_of
 from jobs.objects.job_manifest import merge_requests, worker_job
-from jobs.objects.kueue import Room, is_held, room, uncovered
+from jobs.objects.kueue import Room, room, uncovered, why_held
 from jobs.objects.pod_template import resources
 from jobs.objects.site import ACCELERATOR_LABEL, Site
 from jobs.objects.waves import Wave
@@ -414,7 +414,7 @@ def cluster_queue_of(local_queue: Manifest) -> str:
 
 
 def _held(check: str, words: str, queue: Manifest, kind: str) -> Check:
-    if held := is_held(queue):
+    if held := why_held(queue):
         fix = f"nothing is admitted until that is fixed: kubectl describe {kind}.kueue.x-k8s.io"
         return Check(check, False, f"{words}: {held}", fix)
     return Check(check, True, words)

@@ -173,10 +173,10 @@ def check_concurrency(backend: str) -> Iterator[Check]:
             held.enter_context(DeviceLock(lock, "a concurrency test of devices"))
         folder = held.enter_context(scratch_folder(f"{backend}0"))
         found = concurrency_test(backend, range(len(locks)), folder, Limits())
-    yield verdict(found, len(locks))
+    yield interference_check(found, len(locks))
 
 
-def verdict(found: list[Interference], devices: int) -> Check:
+def interference_check(found: list[Interference], devices: int) -> Check:
     """Return one check of all cases, which names the worst ones."""
     worst = ", ".join(
         f"{one.case} {percent(one.slowdown, is_signed=True)}" for one in found[:_SHOWN]

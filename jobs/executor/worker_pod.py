@@ -221,7 +221,7 @@ def delayed_end(end: End, task: PodTask, stop: threading.Event) -> End:
     return end
 
 
-def message_of(end: End) -> str:
+def termination_message(end: End) -> str:
     """Return the termination message that a controller reads."""
     required = {"code": int(end.code), "reason": end.reason[:_LONGEST_REASON_CHARACTERS]}
     return json.dumps(required | ({"shard": end.shard} if end.shard else {}))
@@ -233,7 +233,7 @@ def write_termination_message(end: End, log: Path = _TERMINATION_LOG) -> int:
         logger.error("%s", end.reason)
     try:
         if log.exists():
-            log.write_text(message_of(end) + "\n")
+            log.write_text(termination_message(end) + "\n")
     except OSError as error:
         logger.info("cannot write the termination message: %s", error)
     return int(end.code)

@@ -23,7 +23,7 @@ from jobs.objects.deployment import (
     PART_OF,
     Deployment,
     Manifest,
-    check_deployment,
+    check_deployment_values,
 )
 from jobs.objects.gangs import check_grids
 from jobs.objects.site import DEFAULT_USER, Site, bundled_sites, load_site, site_from_text
@@ -191,7 +191,7 @@ def check_parts(campaign: Campaign, site: Site, deployment: Deployment) -> None:
             f"campaign {campaign.name}: a store on a volume requires run_as_user {DEFAULT_USER}, "
             f"as which the controller and merges write to it, got {site.run_as_user}; use a bucket"
         )
-    check_deployment(deployment)
+    check_deployment_values(deployment)
     check_grids(campaign, site)
 
 

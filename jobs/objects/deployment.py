@@ -84,7 +84,7 @@ _IMAGE = re.compile(
 _PULL_POLICIES = ("IfNotPresent", "Always", "Never")
 
 
-def check_deployment(deployment: Deployment) -> None:
+def check_deployment_values(deployment: Deployment) -> None:
     """Raise BadInput, with the key and the option, for a value that the API server would refuse."""
     name = "the name of an object: small letters, digits, dashes and dots"
     image = "an image with a tag or a digest, such as registry.example.com/opmeter/collector:1"
@@ -132,7 +132,7 @@ def quantity(text: str) -> float:
 MAX_MESSAGE_CHARACTERS = 400  # characters of a message that are shown in a line
 
 
-def events_of(events: Iterable[Manifest], kind: str, name: str = "") -> list[Manifest]:
+def events_about(events: Iterable[Manifest], kind: str, name: str = "") -> list[Manifest]:
     """Return Events about a kind of object, or about one object, oldest first."""
     found = [e for e in events if (e.get("involvedObject") or {}).get("kind") == kind]
     return sorted((e for e in found if name in ("", about(e))), key=last_seen_at)
@@ -144,7 +144,7 @@ def of_group(job: Manifest, events: Iterable[Manifest]) -> list[Manifest]:
     Kueue reports them for the Workload, Volcano and Kubernetes for the PodGroup."""
     name, uid = job["metadata"]["name"], job["metadata"].get("uid") or "-"
     known = list(events)
-    groups = (*events_of(known, "Workload"), *events_of(known, "PodGroup"))
+    groups = (*events_about(known, "Workload"), *events_about(known, "PodGroup"))
     named = [e for e in groups if name in about(e) or uid in about(e)]
     return sorted(named, key=last_seen_at)
 
@@ -171,6 +171,6 @@ def moment(text: object) -> datetime | None:
     return found if found.tzinfo else None
 
 
-def message_of(event: Manifest) -> str:
+def event_message(event: Manifest) -> str:
     """Return the message of an Event, in either form."""
     return str(event.get("message") or event.get("note") or "").strip()[:MAX_MESSAGE_CHARACTERS]

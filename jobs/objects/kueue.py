@@ -59,7 +59,7 @@ def why_waiting(workload: Manifest) -> str:
     return words
 
 
-def is_held(queue: Manifest) -> str:
+def why_held(queue: Manifest) -> str:
     """Return why a LocalQueue or ClusterQueue admits nothing; empty if it admits Jobs."""
     policy = str((queue.get("spec") or {}).get("stopPolicy") or "None")
     if policy != "None":

@@ -23,7 +23,7 @@ from collector.model.measurement import CONTEXT, Outcome
 from collector.model.plan import PlannedSource, UpgradeFrom, devices_for
 from collector.model.record import CaseRecord, ProfileStatistics
 from collector.ops.context import context_of
-from collector.ops.own import find, own_operators
+from collector.ops.own import find_operator, own_operators
 from collector.ops.refusals import (
     DECLARATION_ERRORS,
     WRONG_NUMBER_OF_RANKS,
@@ -34,7 +34,7 @@ from collector.ops.refusals import (
 )
 from collector.ops.spec import OpSpec
 from collector.ranks.collective import collective_case_of, is_collective
-from collector.ranks.gangs import ROUNDS, is_of_gangs, ranks_of, routed_call
+from collector.ranks.gangs import ROUNDS, is_of_gangs, ranks_needed, routed_call
 from jobs.campaign.campaign_file import Campaign
 from jobs.planning.forecast import (
     FLUSH_BYTES,
@@ -155,11 +155,11 @@ def only_operators(
     """Return the candidates of these kernel types. Raise BadInput for a type that no source has."""
     if operators is None:
         return list(candidates)
-    check_operators((candidate.record for candidate in candidates), operators)
+    check_kernel_types((candidate.record for candidate in candidates), operators)
     return [c for c in candidates if c.record.case.kernel_type in operators]
 
 
-def check_operators(records: Iterable[CaseRecord], operators: frozenset[str] | None) -> None:
+def check_kernel_types(records: Iterable[CaseRecord], operators: frozenset[str] | None) -> None:
     """Raise BadInput for a kernel type that none of the records of the sources has. A file of
     operators may declare more than the sources have."""
     if operators is None:
@@ -168,7 +168,7 @@ def check_operators(records: Iterable[CaseRecord], operators: frozenset[str] | N
     for name in sorted(operators - known - {op.kernel for op in own_operators()}):
         # Suggest only declared operators: other names may be visible only to readers of the
         # sources.
-        hint = did_you_mean(name, sorted(filter(find, known)))
+        hint = did_you_mean(name, sorted(filter(find_operator, known)))
         raise BadInput(f"operators: no source contains {name!r}{hint}")
 
 
@@ -233,7 +233,7 @@ def refusal_in_plan(
     no = refusal(case, find, backend) or refusal_of_device(case, device)
     if no is not None or not is_of_gangs(case):
         return no
-    if devices_for(ranks_of(case), backend) > devices or cache != "warm":
+    if devices_for(ranks_needed(case), backend) > devices or cache != "warm":
         return Refusal(Outcome.UNSUPPORTED, WRONG_NUMBER_OF_RANKS, WRONG_NUMBER_OF_RANKS)
     return None
 
@@ -254,7 +254,7 @@ def _of_gang(
         mode, group = modes_of(backend)[0], case.kernel_type
     windows_s = ROUNDS * window_s(backend) if mode == Mode.KERNEL else 0.0
     cost_s = min(forecast.total_s + windows_s, campaign.limits.case_s)
-    return PricedCase(candidate, cost_s, group, None, ranks_of(case), forecast.launch_s)
+    return PricedCase(candidate, cost_s, group, None, ranks_needed(case), forecast.launch_s)
 
 
 def _candidate(found: Sequence[tuple[CaseRecord, bool]]) -> Candidate:

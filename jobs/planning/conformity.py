@@ -9,7 +9,7 @@ from collector.model.case import Case
 from collector.model.demand import Demand, MissedCase, read_queries_file, record_of_cells
 from collector.model.stack import backend_of
 from collector.model.vocabulary import BASE_CELLS, INPUT_DTYPES, INPUT_SHAPES
-from collector.ops.own import find
+from collector.ops.own import find_operator
 from collector.ops.refusals import refusal
 from jobs.planning.demand import is_standard, read_standard, required_by
 from jobs.planning.sources import completed_case
@@ -118,7 +118,7 @@ def _conformity(
         is_exact = only_measured or one.is_critical
         if answer.channel in _MEASURED or (answer.reason is None and not is_exact):
             continue
-        no = refusal(completed_case(record).case, find, backend)
+        no = refusal(completed_case(record).case, find_operator, backend)
         reason = no.reason if no else str(answer.reason or _NOT_MEASURED)
         case = LackingCase(
             record.kernel_type, cells, one.is_critical, one.weight, one.workloads, reason

@@ -131,7 +131,7 @@ def damage_outside(
 # The cases that a plan measures again because committed results of an earlier plan are damaged.
 
 
-def cases_to_repeat(
+def cases_of_damaged_shards(
     store: Store, plan: Plan, damaged: Collection[str], known: frozenset[str]
 ) -> dict[str, str]:
     """Return the cases of a plan's damaged shards, by id.

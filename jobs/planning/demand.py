@@ -11,7 +11,7 @@ from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.model.case import Case
 from collector.model.demand import Demand
 from collector.model.record import CaseRecord
-from collector.ops.own import find
+from collector.ops.own import find_operator
 from collector.ops.refusals import refusal
 from collector.ops.runtime import completed_as_declared
 from collector.workloads.density import Density, DensityLimit, Standard, required_cases
@@ -158,7 +158,7 @@ def required_by(
 def _resolver(backend: str) -> Callable[[CaseRecord], CaseRecord | Refusal]:
     def resolve(record: CaseRecord) -> CaseRecord | Refusal:
         completed = completed_as_declared(record)
-        no = refusal(completed.case, find, backend)
+        no = refusal(completed.case, find_operator, backend)
         return no.why if no else completed
 
     return resolve

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil, fsum, inf
 from statistics import linear_regression, median_low
 
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.model import plan
 from collector.model.case import Case
 from collector.model.manifest import Usage, total_usage
@@ -293,7 +293,7 @@ def _accelerator_peaks(facts: DevicePeaks) -> Peaks:
 def _number(text: str | None, otherwise: float) -> float:
     """Return the positive number in a text of a stack's details, or `otherwise`."""
     try:
-        value = number_of(text or "")
+        value = parse_number(text or "")
     except ValueError:
         return otherwise
     return value if 0 < value < float("inf") else otherwise

@@ -20,10 +20,10 @@ from collector.ranks.collective import (
     OPERATIONS,
     Collective,
     CollectiveCase,
-    check,
+    check_collective,
     whole_bytes,
 )
-from collector.ranks.gangs import ranks_of
+from collector.ranks.gangs import ranks_needed
 from collector.ranks.topology import Grid
 from collector.workloads.deployments import model_step
 from collector.workloads.models import Decoder, read_decoder
@@ -62,11 +62,11 @@ def collective_records(
     return tuple(records), left_out
 
 
-def check_gangs(records: Iterable[CaseRecord], campaign: Campaign) -> None:
+def check_named_collectives(records: Iterable[CaseRecord], campaign: Campaign) -> None:
     """Raise BadInput if a campaign requests collectives by name that it can never measure.
 
     (Rows that are only present in a source get an outcome instead.)"""
-    ranks = max((ranks_of(record.case) for record in records), default=1)
+    ranks = max((ranks_needed(record.case) for record in records), default=1)
     if devices_for(ranks, campaign.backend) > campaign.devices:
         raise BadInput(
             f"campaign {campaign.name}: devices: expected at least {ranks}, the number of ranks "
@@ -216,7 +216,7 @@ def message_record(
     # Whole elements for each rank: rows to experts may not divide.
     size_bytes = align(message.message_bytes, whole_bytes(message))
     message = replace(message, message_bytes=size_bytes)
-    check(message)
+    check_collective(message)
     return collective_record(message, reported, reported.grid.size, backend)
 
 

@@ -30,13 +30,13 @@ from collector.database.op_mapping import check_op_mapping
 from collector.database.plans import Damage
 from collector.database.reuse import Reuse, store_reuse
 from collector.database.shard_commits import shard_usage
-from collector.database.versions import rank_of
+from collector.database.versions import plan_rank
 from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.manifest import Usage
 from collector.model.plan import AGAIN_SHARE, Plan, plan_to_json
 from collector.model.stack import Stack
-from collector.ops.own import find
+from collector.ops.own import find_operator
 from collector.store.base import AT_ONCE, Store, create_named, create_once
 from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.campaign.target import resolve_stack
@@ -44,7 +44,7 @@ from jobs.planning import stored_plans
 from jobs.planning.candidates import HeadResult, OldDurations
 from jobs.planning.damage import (
     DamageReport,
-    cases_to_repeat,
+    cases_of_damaged_shards,
     damage_outside,
     may_remeasure,
     outside,
@@ -236,7 +236,7 @@ def lost_cases(state: PlanningState, newest: Plan) -> Mapping[str, str]:
     expected = frozenset(_required_cases(state)) - read_head_results(state).keys()
     for plan in state.mergeable:
         if plan.number < newest.number:
-            owed = cases_to_repeat(state.content.store, plan, broken, expected)
+            owed = cases_of_damaged_shards(state.content.store, plan, broken, expected)
             found |= {case: place for case, place in owed.items() if case in expected}
     return found
 
@@ -308,7 +308,7 @@ def make_next(state: PlanningState, step: Step, options: RunOptions) -> NextPlan
             f"plan {number} is already measured and merged" if done else f"continuing plan {number}"
         )
         return NextPlan(state, step.plan, news, damage, is_finished=done)
-    made = make_plan(_request(state, step, options), find=find)
+    made = make_plan(_request(state, step, options), find=find_operator)
     news = f"plan {step.number}"
     if step.after is None:
         return NextPlan(state, made.plan, news, damage, made.shards, made.reuse, made.samples)
@@ -432,7 +432,7 @@ def _owed(
     known = (record.case_id for source in state.sources for record in source.records)
     is_open = step.after.update != "missing-only"
     expected = frozenset(case for case in known if is_open or case not in measured)
-    return cases_to_repeat(state.content.store, step.after, step.damaged, expected)
+    return cases_of_damaged_shards(state.content.store, step.after, step.damaged, expected)
 
 
 def read_head_results(
@@ -481,7 +481,7 @@ def next_plan(
 
     Raises:
         BadInput: the version directory contains another stack; before anything is measured."""
-    check_version(state, supersede_stack=options.supersede_stack)
+    check_can_merge(state, supersede_stack=options.supersede_stack)
     step = decide(state, options)
     if not isinstance(step, NewPlan):
         _check_rank(state, step.plan)
@@ -629,7 +629,7 @@ def _due(state: PlanningState, step: Step, say: Callable[[str], None]) -> list[i
     return own
 
 
-def check_version(state: PlanningState, *, supersede_stack: bool) -> None:
+def check_can_merge(state: PlanningState, *, supersede_stack: bool) -> None:
     """Raise BadInput if the results could not be merged at the end."""
     stack, content = state.stack, state.content
     version = content.versions.get(stack.version_path)
@@ -649,7 +649,7 @@ def _check_rank(state: PlanningState, plan: Plan) -> None:
 
     That is so if this plan is older than the plan whose stack the version shows."""
     version = state.content.versions.get(plan.stack.version_path)
-    if version is None or state.content.shows(plan.stack) or rank_of(plan) > version.stack.rank:
+    if version is None or state.content.shows(plan.stack) or plan_rank(plan) > version.stack.rank:
         return
     raise BadInput(
         f"--supersede-stack would change nothing: {plan.stack.version_path} shows another stack "

@@ -6,7 +6,7 @@ from math import fsum
 
 from collector.model.case import Case
 from collector.model.stack import Stack
-from collector.ops.own import find
+from collector.ops.own import find_operator
 from collector.ops.refusals import refusal
 from collector.workloads.recorded_step import RecordedLaunch, Recording
 from jobs.planning.forecast import Peaks, peaks_of
@@ -66,7 +66,7 @@ def not_measured(recording: Recording) -> tuple[NotMeasured, ...]:
 def _priced(recording: Recording, peaks: Peaks) -> Iterator[_Priced]:
     for one, launch, times in recording.launches():
         (record,) = completed_records([recording.record_of(launch)])
-        no = refusal(record.case, find, "npu")
+        no = refusal(record.case, find_operator, "npu")
         time_us = times * (roofline_us(record.case, peaks) or _bytes_us(record.case, peaks))
         yield _Priced(one.phase, launch, times, time_us, no.why if no else "")
 

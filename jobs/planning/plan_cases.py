@@ -19,7 +19,7 @@ from collector.model.manifest import Usage
 from collector.model.plan import Forecast, devices_for
 from collector.model.stack import Stack
 from collector.ops.refusals import DECLARATION_ERRORS, FindOperator, refusal
-from collector.ops.sizes import SizeGroup, length_lists, list_sizes, rank_of, size_group
+from collector.ops.sizes import SizeGroup, dimension_count, length_lists, list_sizes, size_group
 from collector.ops.together import lengths_of
 from collector.ranks.gangs import is_of_gangs
 from collector.surfaces.axes import axes_of
@@ -83,7 +83,7 @@ def _surface(group: Sequence[tuple[str, Case]], find: FindOperator, backend: str
     axes = axes_of(columns, range(len(lengths_of(case)), columns.shape[1])).axes or (0,)
     sizes = columns[:, axes].astype(np.float64)
     slots = (*(case.inputs or ()), *(case.outputs or ()))
-    tensors, count = by_tensor(list(map(rank_of, slots)), columns), len(case.inputs or ())
+    tensors, count = by_tensor(list(map(dimension_count, slots)), columns), len(case.inputs or ())
     power_law = monomial_through(sizes, np.array(operations, np.float64))
     return Surface(
         tuple(ids), Points(sizes, work_on(sizes, tensors[:count], tensors[count:], power_law))

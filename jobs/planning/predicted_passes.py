@@ -14,7 +14,7 @@ from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.model.vocabulary import INPUT_CELLS, INPUT_SHAPES
 from collector.ops.floor import lower_bound_us
-from collector.ops.own import find
+from collector.ops.own import find_operator
 from collector.ops.spec import OpSpec
 from collector.ranks.collective import DTYPES, OPERATIONS, is_collective
 from collector.ranks.gangs import is_of_gangs
@@ -126,7 +126,7 @@ def _fastest(version: Version) -> Iterator[tuple[Case, OpSpec, float]]:
     with their durations. Those with warnings are left out."""
     mean_us = version.index.arrays["mean_us"]
     for kernel in version.kernels:
-        op = find(kernel)
+        op = find_operator(kernel)
         if op is None or is_collective(kernel):
             continue
         for block in version.blocks(kernel):

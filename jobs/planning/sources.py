@@ -21,9 +21,9 @@ from collector.model.measurement import CONTEXT
 from collector.model.plan import PlannedSource
 from collector.model.record import CaseRecord, read_table, with_state_of, write_table
 from collector.model.vocabulary import LIBRARY, MASK, MEAN_LENGTH
-from collector.ops.own import find, own_operators
+from collector.ops.own import find_operator, own_operators
 from collector.ops.refusals import DECLARATION_ERRORS, requires_static_kernel
-from collector.ops.runtime import completed
+from collector.ops.runtime import with_runtime_columns
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.kernel_details import Profile, read_profile
 from collector.profiles.static_kernels import read_static_kernels
@@ -49,7 +49,7 @@ from opmeter.cases import check_columns
 def of_libraries(records: Iterable[CaseRecord], libraries: Sequence[str]) -> Iterator[CaseRecord]:
     """Yield the records, with a case per requested library for kernels that two libraries have."""
     for record in records:
-        op = find(record.case.kernel_type)
+        op = find_operator(record.case.kernel_type)
         is_served = op is not None and op.npu.served and record.case.attribute(LIBRARY) is None
         if not libraries or not is_served:
             yield record
@@ -73,7 +73,7 @@ def of_libraries(records: Iterable[CaseRecord], libraries: Sequence[str]) -> Ite
 
 def lacks_runtime_values(record: CaseRecord) -> bool:
     """Return whether the time depends on values that the row and its columns do not have."""
-    op = find(record.case.kernel_type)
+    op = find_operator(record.case.kernel_type)
     if op is None or record.case.inputs is None:
         return False
     try:
@@ -105,11 +105,11 @@ def completed_case(record: CaseRecord) -> CaseRecord:
     """Return the record with every column that its launch depends on.
 
     Return it unchanged if a missing value cannot be guessed."""
-    op = find(record.case.kernel_type)
+    op = find_operator(record.case.kernel_type)
     if op is None or record.case.inputs is None or lacks_runtime_values(record):
         return record
     try:
-        return completed(record, op)
+        return with_runtime_columns(record, op)
     except DECLARATION_ERRORS:  # the outcome of the case records the error
         return record
 
@@ -308,7 +308,7 @@ def _whole_step(
 ) -> tuple[str, Profile]:
     """Return a profile's kernels and the collectives between its ranks, with a name."""
     collectives, found = generated_sources.step_records(path, step, campaign.backend)
-    generated_sources.check_gangs(collectives, campaign)
+    generated_sources.check_named_collectives(collectives, campaign)
     reasons = Counter[str]()
     for one in found:
         if one.collective is None:
@@ -329,7 +329,7 @@ def _whole_step(
 
 def _collectives(source: source_kinds.CollectivesSource, campaign: Campaign) -> LoadedSource:
     records, left_out = generated_sources.collective_records(source, campaign.backend)
-    generated_sources.check_gangs(records, campaign)
+    generated_sources.check_named_collectives(records, campaign)
     reasons = Counter(one.reason for one in left_out)
     reported = "; ".join(f"{count} omitted: {reason}" for reason, count in sorted(reasons.items()))
     if not records:
@@ -341,7 +341,7 @@ def _collectives(source: source_kinds.CollectivesSource, campaign: Campaign) -> 
 def _model(source: source_kinds.ModelSource, campaign: Campaign) -> LoadedSource:
     found = generated_sources.model_records(source, campaign.backend)
     if source.collectives is not None:
-        generated_sources.check_gangs(
+        generated_sources.check_named_collectives(
             (one for one in found.records if is_of_gangs(one.case)), campaign
         )
     passes = counted(len(found.batches), "pass", "passes")
@@ -352,7 +352,7 @@ def _model(source: source_kinds.ModelSource, campaign: Campaign) -> LoadedSource
 def _recording(source: source_kinds.RecordingSource, campaign: Campaign) -> LoadedSource:
     found = generated_sources.recorded_cases(source, campaign.backend)
     if source.collectives is not None:
-        generated_sources.check_gangs(
+        generated_sources.check_named_collectives(
             (one for one in found.records if is_of_gangs(one.case)), campaign
         )
     recording = found.recording

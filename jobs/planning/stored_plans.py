@@ -37,7 +37,7 @@ def plan_numbers(store: Store, campaign: str) -> list[int]:
     Plans are numbered without a gap: an object after a free number that is not a plan is a stray.
     """
     listing = store.list(keys.plans(campaign))
-    found = (keys.number_of(info.key, partial(keys.plan, campaign)) for info in listing)
+    found = (keys.number_in_key(info.key, partial(keys.plan, campaign)) for info in listing)
     taken = sorted(number for number in found if number)
     first_free = next(n for n, number in enumerate([*taken, 0], start=1) if n != number)
     return [n for n in taken if n < first_free or _is_plan(store, campaign, n)]
@@ -112,7 +112,7 @@ def no_campaign(store: Store, name: str) -> BadInput:
 
 def committed_shards(store: Store, campaign: str) -> frozenset[str]:
     """Return the committed shards of all plans."""
-    listing = store.list(keys.committed_shards(campaign))
+    listing = store.list(keys.committed_prefix(campaign))
     found = (keys.name_of(info.key, partial(keys.committed, campaign)) for info in listing)
     return frozenset(name for name in found if name is not None)
 

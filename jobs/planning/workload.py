@@ -9,7 +9,7 @@ from collector.codec.errors import BadInput, CaseRejected
 from collector.model.case import Case
 from collector.model.plan import MeasureSettings
 from collector.model.record import CaseRecord
-from collector.ops.own import find
+from collector.ops.own import find_operator
 from collector.ops.refusals import DECLARATION_ERRORS
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.gangs import is_of_gangs, routed_call
@@ -78,7 +78,7 @@ def _roofline_s(case: Case, peaks: Peaks) -> float:
         return predict_collective(recorded.collective, peaks, settings, None).launch_s
     if is_of_gangs(case):
         return predict_routed(routed_call(case), peaks, settings, None).launch_s
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     if op is None or case.inputs is None:
         return 0.0
     return predict(case, op, peaks, settings, None).launch_s

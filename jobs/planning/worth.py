@@ -8,7 +8,7 @@ from math import fsum
 from collector.model.plan import MeasureSettings, devices_for
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack, backend_of
-from collector.ops.own import find
+from collector.ops.own import find_operator
 from collector.ops.refusals import DECLARATION_ERRORS, FindOperator, refusal
 from collector.ranks.gangs import is_of_gangs
 from jobs.campaign.campaign_file import Campaign
@@ -108,8 +108,8 @@ class SessionForecast:
 def session_forecast(record: CaseRecord, mean_us: float, device: str) -> SessionForecast | None:
     """Return the forecast of one more session, with the usual settings of a campaign. None if the
     operator does not launch the case on one device of this kind."""
-    backend, case, op = backend_of(device), record.case, find(record.kernel_type)
-    if op is None or is_of_gangs(case) or refusal(case, find, backend) is not None:
+    backend, case, op = backend_of(device), record.case, find_operator(record.kernel_type)
+    if op is None or is_of_gangs(case) or refusal(case, find_operator, backend) is not None:
         return None
     peaks = forecast.peaks_of(Stack(device=device, torch=""))
     measure = MeasureSettings()
@@ -117,7 +117,9 @@ def session_forecast(record: CaseRecord, mean_us: float, device: str) -> Session
         case_s = forecast.predict(case, op, peaks, measure, mean_us).total_s
     except DECLARATION_ERRORS:
         return None
-    return SessionForecast(case_s, forecast.session_cost(backend, find, peaks, measure).start_s)
+    return SessionForecast(
+        case_s, forecast.session_cost(backend, find_operator, peaks, measure).start_s
+    )
 
 
 def curve(found: Sequence[CoveredCase], ordered: Sequence[Gain]) -> tuple[WorthPoint, ...]:

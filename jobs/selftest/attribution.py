@@ -19,7 +19,7 @@ from collector.ops.references import (
     reference_record,
 )
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.quality.gates import OUTLIERS, OUTPUTS, gate_of_outcome
 from jobs.doctor.machine import Check
 from jobs.selftest.bench import Bench, Session, SessionRequest, unmeasured
@@ -130,7 +130,7 @@ def check_operators(bench: Bench) -> Check:
 
 def check_layouts(bench: Bench) -> Check:
     """Check that weights in FRACTAL_NZ and packed scales reach the kernel unchanged."""
-    records = rows_of("layouts")
+    records = packaged_rows("layouts")
     session = bench.session(SessionRequest("layouts", records, repeats=_REPEATS))
     bad = [m for m in session.results if m.identity is not Proof.PROVED]
     if len(session.results) < len(records):
@@ -142,7 +142,7 @@ def check_layouts(bench: Bench) -> Check:
     return Check("layouts", not bad_words, bad_words or found, fix)
 
 
-def check_outputs(bench: Bench) -> Check:
+def check_reference_outputs(bench: Bench) -> Check:
     """Check that the outputs of all operators are finite and equal to the reference."""
     if {session.runtime for session in _sessions(bench)} != {Runtime.REAL}:
         return Check("outputs", True, "this runtime computes nothing", skipped=True)
@@ -168,7 +168,7 @@ def proved(sessions: Iterable[Session]) -> list[str]:
 
 
 @cache
-def rows_of(name: str) -> tuple[CaseRecord, ...]:
+def packaged_rows(name: str) -> tuple[CaseRecord, ...]:
     """Return a table of rows that is part of the package."""
     path = files("collector") / "data" / "selftest" / f"{name}.csv"
     return tuple(read_table(path.read_bytes(), path=f"{name}.csv"))
@@ -182,7 +182,11 @@ def _sessions(bench: Bench) -> list[Session]:
     """Return sessions over the rows that this backend replays.
 
     It is one session, and another for the remaining rows each time that an operator ends it."""
-    todo = [r for r in rows_of("operators") if refusal(r.case, find, bench.backend) is None]
+    todo = [
+        r
+        for r in packaged_rows("operators")
+        if refusal(r.case, find_operator, bench.backend) is None
+    ]
     sessions: list[Session] = []
     while todo and len(sessions) < _MOST_SESSIONS:
         name = f"operators-{len(sessions)}"
@@ -199,13 +203,13 @@ def _ran_as_twins(sessions: Iterable[Session]) -> set[str]:
     This is allowed if all tensors were recorded; the duration is filed under the kernel that ran.
     """
     filed = (m for session in sessions for m in session.result.measurements if m.is_filed)
-    requested = {record.case_id: record.kernel_type for record in rows_of("operators")}
+    requested = {record.case_id: record.kernel_type for record in packaged_rows("operators")}
     return {
         m.asked
         for m in filed
         if m.is_good
         and m.asked in requested
-        and (op := find(requested[m.asked])) is not None
+        and (op := find_operator(requested[m.asked])) is not None
         and m.kernel_type in op.twins
         and m.identity is not Proof.UNVERIFIED
     }

@@ -17,9 +17,9 @@ from collector.ops.spec import NpuCall, OpSpec
 _TOO_LARGE = 1 << 58  # bytes: more than any device has, without overflow of a counter
 
 
-def find(kernel_type: str) -> OpSpec | None:
+def find_operator(kernel_type: str) -> OpSpec | None:
     """Return the operator of a kernel type: a failing one, or the declared one."""
-    return _FAILING.get(kernel_type) or registry.find(kernel_type)
+    return _FAILING.get(kernel_type) or registry.find_operator(kernel_type)
 
 
 def _trouble(kernel: str, reference: Callable[..., Any], npu: NpuCall | None = None) -> OpSpec:

@@ -7,8 +7,8 @@ from collector.codec.errors import BadInput
 from collector.codec.files import scratch_folder
 from collector.model.plan import MeasureSettings
 from collector.model.record import CaseRecord
-from collector.ops.own import Operator, OperatorFile, load_operators
-from collector.ops.runtime import completed
+from collector.ops.own import Operator, OperatorFile, load_operator_file
+from collector.ops.runtime import with_runtime_columns
 from collector.ops.small_cases import small_record
 from collector.replay.check_session import check_spec
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, read_journal
@@ -26,12 +26,12 @@ class CheckedCase:
     problem: str
 
 
-def check_file(file: OperatorFile) -> list[CheckedCase]:
+def check_operator_file(file: OperatorFile) -> list[CheckedCase]:
     """Launch each operator of a file in a session on the CPU, with its examples, or with small
     sizes that follow from its signature. Raises BadInput for a file that cannot be loaded."""
     planned: list[tuple[Operator, CaseRecord]] = []
     found: list[CheckedCase] = []
-    for one in load_operators(file):
+    for one in load_operator_file(file):
         try:
             planned += ((one, record) for record in _records(one, file))
         except BadInput as error:
@@ -49,7 +49,7 @@ def _records(operator: Operator, file: OperatorFile) -> list[CaseRecord]:
     if not operator.examples:
         return [small_record(spec)]
     texts = (f"{operator.kernel} {example}" for example in operator.examples)
-    return [completed(case_of_text(text).record(), spec) for text in texts]
+    return [with_runtime_columns(case_of_text(text).record(), spec) for text in texts]
 
 
 def _problems(file: OperatorFile, records: Sequence[CaseRecord]) -> list[str]:

@@ -13,8 +13,8 @@ from collector.model.measurement import Measurement
 from collector.model.peaks import MachinePeaks, peaks_to_bytes
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
-from collector.ops.references import addition, copy, product
-from collector.ops.registry import find
+from collector.ops.references import addition, copying_kernel, product_kernel
+from collector.ops.registry import find_operator
 from collector.store.atomic import write_through
 from jobs.doctor.machine import Check
 from jobs.selftest.bench import Bench, Session, SessionRequest, unmeasured
@@ -30,10 +30,10 @@ _COLUMNS, _IN_CACHES, _IN_MEMORY = 1024, (64, 128, 256, 512, 1024), 65536
 Cases = Mapping[str, tuple[CaseRecord, ...]]
 CASES: Cases = MappingProxyType(
     {
-        "float32_flops_per_s": tuple(product(n, "FLOAT") for n in _PRODUCTS),
-        "bfloat16_flops_per_s": tuple(product(n, "DT_BF16") for n in _PRODUCTS),
+        "float32_flops_per_s": tuple(product_kernel(n, "FLOAT") for n in _PRODUCTS),
+        "bfloat16_flops_per_s": tuple(product_kernel(n, "DT_BF16") for n in _PRODUCTS),
         "cache_bytes_per_s": tuple(addition(rows, _COLUMNS) for rows in _IN_CACHES),
-        "memory_bytes_per_s": (copy(_IN_MEMORY, _COLUMNS),),
+        "memory_bytes_per_s": (copying_kernel(_IN_MEMORY, _COLUMNS),),
     }
 )
 
@@ -43,7 +43,7 @@ def check_peaks(bench: Bench, cases: Cases = CASES) -> Check:
     session = _session(bench, cases)
     if fault := unmeasured(session, sum(map(len, cases.values()))):
         return Check(_NAME, False, fault, "the report contains the log of its session")
-    peaks = peaks_of(bench.stack, session.results, "", cases)
+    peaks = best_rates(bench.stack, session.results, "", cases)
     if peaks is None:
         words = "another process used the cores: close other programs, --only peaks"
         return Check(_NAME, True, words, skipped=True)
@@ -60,7 +60,7 @@ def check_peaks(bench: Bench, cases: Cases = CASES) -> Check:
 def own_peaks(bench: Bench) -> MachinePeaks | None:
     """Return the peaks that this self-test measures, or those of an earlier one if another process
     used the cores; None if there are neither."""
-    return peaks_of(bench.stack, _session(bench, CASES).results, "") or stored_peaks(bench.stack)
+    return best_rates(bench.stack, _session(bench, CASES).results, "") or stored_peaks(bench.stack)
 
 
 def _session(bench: Bench, cases: Cases) -> Session:
@@ -71,10 +71,10 @@ def _session(bench: Bench, cases: Cases) -> Session:
 def measured_peaks(done: Iterable[Session], stack: Stack, at: str) -> MachinePeaks | None:
     """Return the measured peaks; None if the check did not run, or shared the cores."""
     ours = (session for session in done if session.folder.name == _NAME)
-    return next((peaks_of(stack, session.results, at) for session in ours), None)
+    return next((best_rates(stack, session.results, at) for session in ours), None)
 
 
-def peaks_of(
+def best_rates(
     stack: Stack, results: Iterable[Measurement], at: str, cases: Cases = CASES
 ) -> MachinePeaks | None:
     """Return the best rate of each kind from undisturbed launches; None if a kind has none."""
@@ -104,7 +104,7 @@ def keep_peaks(peaks: MachinePeaks) -> str:
 
 def _rate(name: str, record: CaseRecord, fastest_us: Mapping[str, float]) -> float:
     """Return operations or bytes per second, as for the lower bound; 0 if unknown."""
-    op, us = find(record.kernel_type), fastest_us.get(record.case_id)
+    op, us = find_operator(record.kernel_type), fastest_us.get(record.case_id)
     if op is None or us is None:
         return 0.0
     work = op.flops if "flops" in name else op.traffic

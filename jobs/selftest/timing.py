@@ -12,13 +12,13 @@ from collector.ops.floor import described_peaks
 from collector.ops.references import (
     REFERENCES,
     addition,
-    copy,
+    copying_kernel,
     decode_attention,
-    product,
+    product_kernel,
     reference_record,
 )
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.profiles.kernel_details import read_profile
 from jobs.doctor.machine import Check
 from jobs.selftest.bench import Bench, Session, SessionRequest, unmeasured
@@ -77,7 +77,7 @@ def words_on_own_peaks(product_us: float, copy_us: float, peaks: MachinePeaks | 
     )
 
 
-def check_cache(bench: Bench) -> Check:
+def check_cache_effect(bench: Bench) -> Check:
     """Check that launches with a warm cache are faster than those with a flushed one."""
     records = tuple(addition(rows, 512) for rows in _CACHED)
     warm = bench.session(SessionRequest("warm", records))
@@ -124,7 +124,7 @@ def check_sessions(bench: Bench) -> Check:
 def _large(backend: str) -> tuple[CaseRecord, ...]:
     dtype = "FLOAT" if backend == "cpu" else "DT_BF16"
     n, m = _LARGE_OF_CPU if backend == "cpu" else _LARGE
-    return product(n, dtype), copy(m, m, dtype)
+    return product_kernel(n, dtype), copying_kernel(m, m, dtype)
 
 
 def _references(backend: str) -> tuple[CaseRecord, ...]:
@@ -191,4 +191,4 @@ def heaviest(profile: Path, backend: str) -> list[CaseRecord]:
     """Return the measurable rows of a profile with the most time, longest total time first."""
     timed = [r for r in read_profile([profile]).records if r.profile is not None]
     timed.sort(key=lambda r: r.profile.total_us if r.profile else 0.0, reverse=True)
-    return [r for r in timed if refusal(r.case, find, backend) is None][:_ROWS]
+    return [r for r in timed if refusal(r.case, find_operator, backend) is None][:_ROWS]

@@ -350,7 +350,7 @@ _MANY_DISTURBED = 0.1
 _FOR_GOOD = (*UNMEASURABLE, NEVER_TRIED)
 
 
-def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> list[str]:
+def describe_summary(summary: Summary, plan: Plan, head: Commit | None, url: str) -> list[str]:
     version = f"version {head.number}" if head else "no version yet"
     more = counted(summary.in_tree, "more has one in its tree", "more have one in their tree")
     in_tree = f"; {more}" if summary.in_tree else ""

@@ -18,7 +18,7 @@ from jobs.planning.stored_plans import stored_node_failures
 from jobs.status import lines as status_lines
 from jobs.status.follower import Follower
 from jobs.status.plan_status import PlanStatus, devices_measuring
-from jobs.status.summary import summarise
+from jobs.status.summary import summarise_state
 from jobs.status.why import ClusterObjects, ClusterView, explain, running_pods
 
 
@@ -114,8 +114,8 @@ class CampaignStatus:
         except DamagedObject as error:
             yield f"damaged     {error.advice}"
             return
-        summary = summarise(state, plan, sources, status.usage)
-        yield from status_lines.describe(summary, plan, head, self._store.url)
+        summary = summarise_state(state, plan, sources, status.usage)
+        yield from status_lines.describe_summary(summary, plan, head, self._store.url)
 
 
 def _is_merged(status: PlanStatus, held: frozenset[str]) -> bool:

@@ -95,7 +95,7 @@ class Summary:
         return self.cases - self.measured_cases - min(left_out, never_tried)
 
 
-def summarise(
+def summarise_state(
     state: State,
     plan: Plan,
     sources: Sequence[Sequence[CaseRecord]],

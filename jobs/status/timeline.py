@@ -13,7 +13,7 @@ from datetime import datetime
 from math import fsum
 
 from collector.codec.errors import BadInput, NotFound
-from collector.codec.text import visible
+from collector.codec.text import printable
 from collector.database.shard_commits import committed_manifest
 from collector.environment import map_concurrently
 from collector.model import keys
@@ -23,8 +23,8 @@ from collector.model.row import value_of
 from collector.quality.canaries import (
     DeviceFactor,
     SessionReadings,
+    compared_device,
     device_factors,
-    device_name,
     session_factors,
 )
 from collector.quality.variance import prior_of
@@ -179,12 +179,12 @@ def _part_of(data: bytes, key: str, one: _Numbered, usage: Usage) -> _Part:
         if not row["asked"]  # what ran instead of a case is not a case of the shard
     )
     first = rows[0] if rows else defaultdict(str)
-    node, serial = visible(first["node"]), visible(first["device_serial"])
+    node, serial = printable(first["node"]), printable(first["device_serial"])
     session = StoredSession(int(first["plan"] or 0), *one, node, serial, usage, cases)
     readings = next(filter(None, (row["canaries"] for row in rows)), "")
     canaries = None
     if readings:
-        device = device_name(node, serial, first["rank"])
+        device = compared_device(node, serial, first["rank"])
         name = "/".join(map(str, one))
         began = min(filter(None, (row["started_at"] for row in rows)), default="")
         try:
@@ -242,7 +242,7 @@ class CampaignReader:
                 [f"== {key}", *deque(text, maxlen=_LOG_LINES)]
                 for key, text in stored_logs(self._store, self._campaign, shard)
             ]
-            self._logs[shard] = [visible(line) for log in logs[-_LOGS:] for line in log]
+            self._logs[shard] = [printable(line) for log in logs[-_LOGS:] for line in log]
         return self._logs[shard]
 
 

@@ -41,7 +41,7 @@ from collector.ops.registry import ops_of
 from collector.ops.sizes import product_sizes
 from collector.ranks.collective import BY_KERNEL_TYPE, DTYPES
 from opmeter.adapters.attention import FusedSlots, fused, key_heads
-from opmeter.adapters.collectives import collectives_of
+from opmeter.adapters.collectives import collectives_alone
 from opmeter.answers import Answer
 from opmeter.version import Version
 
@@ -272,7 +272,7 @@ def _links(version: Version) -> tuple[float, float, int]:
     inner = outer = 0.0
     ranks = 1
     for kernel in BY_KERNEL_TYPE:
-        for one, answer in collectives_of(version, kernel):
+        for one, answer in collectives_alone(version, kernel):
             rate = one.collective.bus_bytes / answer.value_us * 1e6
             in_server = len(one.grid.extents) == 1 or one.collective.tier > 0
             inner, outer = (max(inner, rate), outer) if in_server else (inner, max(outer, rate))
@@ -436,7 +436,7 @@ def _grouped(case: Case) -> tuple[str, int, int, int, int] | str:
 def _collectives(version: Version) -> _Rows:
     library, stack = _library(version), _stack(version)
     for kernel in BY_KERNEL_TYPE:
-        found = [(one.collective, answer) for one, answer in collectives_of(version, kernel)]
+        found = [(one.collective, answer) for one, answer in collectives_alone(version, kernel)]
         nearest: dict[int, int] = {}
         for one, _ in found:
             nearest[one.group_size] = max(one.tier, nearest.get(one.group_size, 0))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from collector.database.index import IndexBlock
 from collector.model.vocabulary import dtype_of
 from collector.ops.expression import in_blocks
-from collector.ops.registry import find, is_product
+from collector.ops.registry import find_operator, is_product
 from opmeter.cases import Shape, spelled_dtype
 
 # Where no case has the own dtype. TensorCast runs float16 unless a model states otherwise, serving
@@ -79,7 +79,7 @@ def candidates(
     """Yield the inputs of a kernel's cases that a call may be: of each layout that is measured, and
     for weights in each orientation. `constants` are those of `Version.constants`."""
     shaped = [tensor for tensor in tensors if tensor.shape]
-    op = find(kernel)
+    op = find_operator(kernel)
     joins = op is not None and any(lookup.joins for lookup in op.lookups)
     if joins and len(shaped) == 2:
         one, other = (tensor.shape for tensor in shaped)

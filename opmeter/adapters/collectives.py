@@ -18,7 +18,7 @@ from opmeter.answers import Answer
 from opmeter.version import Version
 
 
-def collectives_of(version: Version, kernel: str) -> Iterator[tuple[CollectiveCase, Answer]]:
+def collectives_alone(version: Version, kernel: str) -> Iterator[tuple[CollectiveCase, Answer]]:
     """Yield the collectives of a kernel type in which one group works alone. Rows that lack a
     column are left out."""
     if kernel not in BY_KERNEL_TYPE:

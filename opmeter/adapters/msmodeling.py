@@ -54,7 +54,7 @@ from opmeter.adapters.calls import (
     flat,
     tensors_of,
 )
-from opmeter.adapters.collectives import collectives_of, with_message
+from opmeter.adapters.collectives import collectives_alone, with_message
 from opmeter.answers import EXACT, Answer, Channel, Reason
 from opmeter.cases import (
     Shape,
@@ -516,7 +516,7 @@ class OpmeterDataSource(_Base):
         if "reduce_scatter" in str(call.func):  # there, the output of one rank
             size_bytes //= max(len(group), 1)
         if kernel not in self._messages:
-            self._messages[kernel] = list(collectives_of(self.version, kernel))
+            self._messages[kernel] = list(collectives_alone(self.version, kernel))
         cases = [
             one for one, _ in self._messages[kernel] if one.collective.group_size == len(group)
         ]

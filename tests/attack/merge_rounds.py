@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from collector.database import cleanup, delta
-from collector.database.channels import Promotion, promotions, record
+from collector.database.channels import Promotion, promotions, record_promotion
 from collector.database.commits import Commit, find_head, history, read_commit
 from collector.database.manifest import own_files, read_file, read_manifest, read_version_files
 from collector.database.merge import CREATE, merge_plans
@@ -205,7 +205,7 @@ class MergeRounds:
         number = len(promotions(self.store, "stable")) + 1
         sha256 = read_commit(self.store, self.checked).sha256
         made = Promotion("stable", number, self.checked, sha256, {}, "", "test", "")
-        assert record(self.store, made)
+        assert record_promotion(self.store, made)
 
     def _new_plan(self) -> tuple[str, int]:
         draw, number = self.random, len(self.plans) + 1

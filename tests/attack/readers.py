@@ -14,7 +14,7 @@ import zstandard
 
 from collector.codec.canonical import readable_json
 from collector.codec.errors import BadInput
-from collector.comm.check import points_of
+from collector.comm.check import timed_points
 from collector.comm.comm_table import read_comm_table
 from collector.comm.kernels import npu_spans
 from collector.comm.validation import read_hccl_test
@@ -34,8 +34,8 @@ from collector.measuring.instrument import REPLAY, ReplayedPass
 from collector.model import keys
 from collector.model.demand import manifest_from_lines, misses_from_lines
 from collector.model.manifest import Verified, entry_from_json, verified_from_json, verified_to_json
-from collector.model.manifest import commit_from_json as shard_commit_from_json
 from collector.model.manifest import manifest_from_json as attempt_manifest_from_json
+from collector.model.manifest import shard_commit_from_json as shard_commit_from_json
 from collector.model.plan import plan_from_json, read_shard
 from collector.model.record import read_table, write_table
 from collector.model.stack import Stack
@@ -45,8 +45,8 @@ from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.discovery import software_of
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.launches import read_op_summary
-from collector.profiles.logged_calls import read_log
-from collector.profiles.step_trace import read_steps
+from collector.profiles.logged_calls import read_calls
+from collector.profiles.step_trace import read_step_times
 from collector.profiles.transfers import call_parameters, read_group_ranks, read_transfers
 from collector.quality.upgrades import RatioEstimate
 from collector.ranks.collective import Collective, CollectiveCase, collective_case_of, is_collective
@@ -234,7 +234,7 @@ def _of_files(folder: Path) -> Iterator[Reader]:
     yield in_file("window/kernel_details.csv", _KERNELS)(lambda p: npu_spans(p, "hcom_allReduce_"))
     yield in_file("tree/Add.csv", _TREE)(read_kernel_file)
     yield in_file("values.jsonl", _VALUES)(read_attention_values)
-    yield in_file("opmeter_calls.jsonl", _CALLS)(lambda path: list(read_log(path)))
+    yield in_file("opmeter_calls.jsonl", _CALLS)(lambda path: list(read_calls(path)))
     yield in_file("run_ascend_pt/communication.json", _COLLECTIVES)(
         lambda path: read_transfers(path.parent)
     )
@@ -244,9 +244,9 @@ def _of_files(folder: Path) -> Iterator[Reader]:
     yield in_file("run_ascend_pt/trace_view.json", _TRACE)(
         lambda path: call_parameters(path.parent)
     )
-    yield in_file("run_ascend_pt/step_trace_time.csv", _STEPS)(read_steps)
+    yield in_file("run_ascend_pt/step_trace_time.csv", _STEPS)(read_step_times)
     yield in_file("hccl/hcom_allReduce_.csv", _COMM)(
-        lambda path: points_of("all_reduce", read_comm_table(path), str(path))
+        lambda path: timed_points("all_reduce", read_comm_table(path), str(path))
     )
     yield in_file("hccl_test.txt", _HCCL_TEST)(
         lambda path: read_hccl_test(path.read_text(errors="replace").splitlines(), str(path))

@@ -8,7 +8,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.database import delta
-from collector.database.channels import Promotion, channels, commit_of, promotions, record
+from collector.database.channels import Promotion, channels, commit_of, promotions, record_promotion
 from collector.database.cleanup import garbage
 from collector.database.commits import history, read_commit
 from collector.database.merge import CREATE, merge_plans
@@ -51,7 +51,9 @@ def prepared() -> MemoryStore:
                 _merge(killed, "other", number)
         _merge(store, "made", number)
     sha256 = read_commit(store, 2).sha256
-    assert record(store, Promotion("stable", 1, 2, sha256, {"verify": "made"}, "", "test", ""))
+    assert record_promotion(
+        store, Promotion("stable", 1, 2, sha256, {"verify": "made"}, "", "test", "")
+    )
     return store
 
 

@@ -30,7 +30,7 @@ from collector.model.stack import Stack
 from collector.ops.own import OperatorFile
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
-from collector.worker.assignment import LOG, Assignment, work
+from collector.worker.assignment import LOG, Assignment, work_on_shard
 from collector.worker.attempt import Attempt
 from jobs.campaign.campaign_file import Campaign, RunOptions, campaign_from_text
 from jobs.planning.lifecycle import NextPlan, next_plan, read_state
@@ -240,7 +240,9 @@ def _work(
     assignment = Assignment(plan.campaign, plan.number, plan.plan_hash, shard, attempt)
     machine = SimulatedMachine(scene, sessions)
     unseen = MemoryStore()  # for progress that is not read
-    work(store, assignment, scene.folder, threading.Event(), watched=unseen, machine=machine)
+    work_on_shard(
+        store, assignment, scene.folder, threading.Event(), watched=unseen, machine=machine
+    )
 
 
 def _reconcile(store: Store) -> None:

@@ -45,7 +45,7 @@ def make(root: Path, total: int, merged: int) -> None:
         made = (MadePlan([], stack=replace(STACK, torch=f"2.0.{n}")) for n in range(_VERSIONS))
         stacks = [replace(one, runtime=Runtime.FAKE).whole_stack for one in made]
         head = write_versions(store, "made", stacks, total // _VERSIONS)
-        delta.complete(store, head)
+        delta.complete_log(store, head)
     plan = made_plan(2, range(merged))
     write_campaign(store, replace(plan, stack=_STACK, campaign="later", runtime=Runtime.FAKE))
 

@@ -13,7 +13,7 @@ import time
 
 from collector.model.record import CaseRecord
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.workloads.grid import (
     Sample,
     SampleRequest,
@@ -55,7 +55,7 @@ def _word(dtype: str, layout: str = "ND") -> SlotProperties:
 
 
 def _launchable(record: CaseRecord) -> CaseRecord | str:
-    refused = refusal(record.case, find, "npu")
+    refused = refusal(record.case, find_operator, "npu")
     return refused.reason if refused else record
 
 

@@ -30,7 +30,7 @@ from collector.model.manifest import Usage  # noqa: E402
 from collector.model.measurement import Provenance  # noqa: E402
 from collector.model.plan import MOST_LAUNCHES, Limits, MeasureSettings, ShardCase  # noqa: E402
 from collector.model.stack import Runtime, Stack  # noqa: E402
-from collector.ops.registry import find  # noqa: E402
+from collector.ops.registry import find_operator  # noqa: E402
 from jobs.planning.forecast import (  # noqa: E402
     peaks_of,
     predict,
@@ -88,7 +88,7 @@ def main() -> int:
     work_s = sum(_cost_s(record, peaks, measure) for record in rest)
     # A plan does not know the disk of a node, which may end sessions earlier.
     most = max(one.cases for one in usages[:LEARNED])
-    cost = replace(session_cost("npu", find, peaks, measure), most_cases=most)
+    cost = replace(session_cost("npu", find_operator, peaks, measure), most_cases=most)
     forecast_s = work_s + cost.of_sessions(work_s, 240.0, len(rest))
     took_s = sum(one.wall_s for one in usages[LEARNED:])
     most = max(one.launches for one in usages)
@@ -128,7 +128,7 @@ class Disk:
 
 
 def _cost_s(record, peaks, measure) -> float:  # type: ignore[no-untyped-def]
-    op = find(record.kernel_type)
+    op = find_operator(record.kernel_type)
     return predict(record.case, op, peaks, measure, None).total_s
 
 

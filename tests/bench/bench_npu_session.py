@@ -25,7 +25,7 @@ from collector.model.measurement import Provenance  # noqa: E402
 from collector.model.plan import Limits, MeasureSettings  # noqa: E402
 from collector.model.record import CaseRecord  # noqa: E402
 from collector.model.stack import Runtime  # noqa: E402
-from collector.replay.results import collect  # noqa: E402
+from collector.replay.results import collect_session  # noqa: E402
 from collector.replay.spec import SessionCase, SessionSpec  # noqa: E402
 from collector.replay.supervisor import Ending, run_session  # noqa: E402
 from tests.npu.fakecann.build import build_fake_cann, environment  # noqa: E402
@@ -53,7 +53,7 @@ def main() -> int:
             _say(f"the session ended {report.ending}: {report.reason}\n{report.log_tail}")
             return 1
         started = time.perf_counter()
-        result = collect(spec, directory, report, _PROVENANCE)
+        result = collect_session(spec, directory, report, _PROVENANCE)
         collect_ms = 1000 * (time.perf_counter() - started) / CASES
         good = sum(m.is_good and m.n_observed == REPEATS for m in result.measurements)
         lines = [json.loads(line) for line in result.journal.read_text().splitlines()]

@@ -31,8 +31,8 @@ from collector.profiles.rows import (
     START,
     TYPE,
     counter_of,
-    duration_us_of,
     open_rows,
+    parse_duration_us,
     read_header,
     start_ns_of,
 )
@@ -65,7 +65,7 @@ def baseline(path: Path) -> int:
             header.cell(row, TYPE),
             header.cell(row, NAME),
             start_ns_of(header.cell(row, START)),
-            duration_us_of(header.cell(row, DURATION)),
+            parse_duration_us(header.cell(row, DURATION)),
             header.base_cells(row),
             {name: counter_of(name, row[header.positions[name]]) for name in header.counters},
         )

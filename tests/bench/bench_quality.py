@@ -32,7 +32,7 @@ from collector.model.plan import CANARY_PLACES, Plan, PlannedSource
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.model.vocabulary import COUNTERS
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.cli.opening import open_campaign
@@ -112,7 +112,7 @@ def _planned(repeats: bool) -> Plan:
         retry_failed=False,
     )
     made = synthetic_operators()
-    return make_plan(request, find=lambda kernel: made.get(kernel) or find(kernel)).plan
+    return make_plan(request, find=lambda kernel: made.get(kernel) or find_operator(kernel)).plan
 
 
 def _with_repeats(campaign: Campaign, repeats: bool) -> Campaign:

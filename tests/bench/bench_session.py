@@ -20,7 +20,7 @@ from collector.model.measurement import Provenance
 from collector.model.plan import Limits, MeasureSettings
 from collector.model.record import CaseRecord
 from collector.model.stack import Runtime
-from collector.replay.results import collect
+from collector.replay.results import collect_session
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import Ending, run_session
 
@@ -44,7 +44,7 @@ def main() -> int:
         if report.ending is not Ending.COMPLETE:
             _say(f"the session ended {report.ending}: {report.reason}\n{report.log_tail}")
             return 1
-        result = collect(spec, directory, report, _PROVENANCE)
+        result = collect_session(spec, directory, report, _PROVENANCE)
         good = sum(m.is_good and m.n_observed == REPEATS for m in result.measurements)
         lines = [json.loads(line) for line in result.journal.read_text().splitlines()]
         cost_ms = _median_cost_ms(lines, result.useful_us)

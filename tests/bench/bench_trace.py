@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from collector.profiles.trace_events import kind_of, rows_of
+from collector.profiles.trace_events import trace_kind, trace_rows
 from collector.profiles.trace_merge import DeviceTime, merge_trace, write_merged
 
 LIMIT_MIB = 300
@@ -89,7 +89,7 @@ def main(mib: int) -> int:
         path = Path(folder) / "trace_view.json"
         write(path, mib)
         began_s = time.process_time()
-        count = sum(1 for _ in rows_of(path, kind_of(path)))
+        count = sum(1 for _ in trace_rows(path, trace_kind(path)))
         stream_s, stream_mib = time.process_time() - began_s, peak_mib()
         began_s = time.process_time()
         with path.open() as file:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from jobs.cli.options import HostOptions, VersionOptions
 from jobs.cli.step import step_command
-from jobs.cli.trace import merge_command
+from jobs.cli.trace import merge_trace_command
 from tests.browser.perfetto import opened_in_perfetto, query
 from tests.unit.collector.profiles.test_profiles_trace_merge import TIMES, TRACE
 
@@ -21,7 +21,7 @@ def test_perfetto_has_the_kernels_arrows_and_counters(tmp_path: Path, browser: A
     (tmp_path / "trace.json").write_text(json.dumps(TRACE))
     (tmp_path / "times.json").write_text(json.dumps(TIMES))
     output = tmp_path / "merged.json"
-    merge_command(tmp_path / "trace.json", tmp_path / "times.json", output=output)
+    merge_trace_command(tmp_path / "trace.json", tmp_path / "times.json", output=output)
     with opened_in_perfetto(browser, output) as page:
         faults = "select name, value from stats where severity = 'error' and value > 0"
         assert query(page, faults, "name", "value") == []

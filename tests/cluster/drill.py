@@ -196,7 +196,7 @@ class Drill:
 
     def commits(self) -> dict[str, bytes]:
         """Return the commits of workers: key -> object."""
-        under = keys.committed_shards(self.name)
+        under = keys.committed_prefix(self.name)
         return {found.key: self.store.get(found.key) for found in self.store.list(under)}
 
     def waves(self) -> list[dict[str, Any]]:

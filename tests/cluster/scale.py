@@ -17,7 +17,7 @@ from kubernetes.config import new_client_from_config
 
 from collector.codec.canonical import sha256_hex
 from collector.model import keys
-from collector.model.manifest import ShardCommit, StoredObject, commit_to_json
+from collector.model.manifest import ShardCommit, StoredObject, shard_commit_to_json
 from collector.model.record import write_table
 from collector.store import open_store
 from collector.store.base import Store, create_once
@@ -207,7 +207,7 @@ def _copied_pod(job: Any) -> dict[str, Any]:
 
 def _commit(shard: str) -> bytes:
     nothing = StoredObject("none", 0, "0" * 64)
-    return commit_to_json(ShardCommit(shard, "stand-in", nothing, "0"))
+    return shard_commit_to_json(ShardCommit(shard, "stand-in", nothing, "0"))
 
 
 def _requests(port: int) -> float:

@@ -10,10 +10,10 @@ from collector.comm.gang import Rendezvous
 from collector.comm.moe.benching import bench
 from collector.comm.moe.moe_plan import MoePlan
 from collector.comm.moe.moe_table import moe_found
-from collector.comm.rank_files import read_plan, read_results
+from collector.comm.rank_files import read_rank_plan, read_rank_results
 
 if __name__ == "__main__":
-    plan, folder = read_plan(MoePlan, sys.argv[1]), Path(sys.argv[2])
+    plan, folder = read_rank_plan(MoePlan, sys.argv[1]), Path(sys.argv[2])
     bench(plan, Rendezvous(plan.world), folder)
-    for _, reason in moe_found(plan, read_results(folder)).failed:
+    for _, reason in moe_found(plan, read_rank_results(folder)).failed:
         print(reason)

@@ -14,7 +14,7 @@ from collector.engine.converted import kernels_of
 from collector.engine.kernels import kernel_of
 from collector.model.case import Case, shape_text
 from collector.model.vocabulary import is_absent_dtype
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.quality.identity import identity_of
 from tests.npu.replayed import Replayed
 
@@ -32,7 +32,7 @@ def golden_text(kernel: str, rows: Sequence[Replayed]) -> str:
 
 def is_own(kernel: str, call: Recorded) -> bool:
     """Return whether a call launches this kernel, or one that the runtime may choose instead."""
-    op = find(kernel)
+    op = find_operator(kernel)
     return op is not None and any(kernel_of(one) in op.family for one in kernels_of(call))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from collector.codec.errors import OpmeterError
 from collector.model.case import shape_text
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.fixtures.op_rows import rows_of_graphs
 from tests.npu.replay_rows import Host, open_host
 
@@ -88,7 +88,7 @@ def _launch(host: Host, row: str) -> None:
     from collector.replay.tensors import CaseTensors
 
     kernel, _, number = row.partition(":")
-    op, case = find(kernel), rows_of_graphs(kernel)[int(number)].case
+    op, case = find_operator(kernel), rows_of_graphs(kernel)[int(number)].case
     assert op is not None
     op.check(case, "npu")
     make = CaseTensors("npu:0", 7, frozenset(), host.cast)

@@ -17,7 +17,7 @@ from collector.engine.calls import read_calls
 from collector.engine.cells import cells_of
 from collector.engine.converted import kernels_of
 from collector.model.case import case_from_cells
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.fixtures.op_rows import rows_alone
 from tests.npu.golden import is_own
 from tests.npu.replay_rows import Host, _launcher, open_host
@@ -50,7 +50,7 @@ def compared(host: Host, kernel: str, number: int) -> list[tuple[bool, str]]:
     from collector.capture import custom_calls
     from collector.replay.tensors import CaseTensors
 
-    op, case = find(kernel), rows_alone(kernel)[number].case
+    op, case = find_operator(kernel), rows_alone(kernel)[number].case
     assert op is not None
     op.check(case, "npu")
     launcher = _launcher(host, op, case)

@@ -8,7 +8,7 @@ from collector.codec.errors import CaseRejected
 from collector.model.case import parse_shape, shape_text, split_cell
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import INPUT_SHAPES, OUTPUT_SHAPES
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 
 _SIDES = (INPUT_SHAPES, OUTPUT_SHAPES)
 _SIZES = (3, 5, 6, 7, 9, 10, 11, 12, 14, 18, 20, 24, 28, 33, 40, 48, 56, 64, 72, 96, 100)
@@ -70,7 +70,7 @@ def _text(shape: tuple[int, ...] | None, old: int, new: int) -> str:
 
 
 def _is_accepted(row: CaseRecord) -> bool:
-    op = find(row.case.kernel_type)
+    op = find_operator(row.case.kernel_type)
     try:
         op.check(row.case, "npu")
     except CaseRejected:

@@ -18,7 +18,7 @@ from random import Random
 from collector.codec.errors import BadInput
 from collector.model.record import CaseRecord, write_table
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.spec import Need
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.ranks.experts import KERNELS as OF_GANGS
@@ -70,10 +70,10 @@ def _recorded(chance: Random, one_in: int) -> Iterator[CaseRecord]:
 
 
 def _is_launched(record: CaseRecord) -> bool:
-    op, case = find(record.kernel_type), record.case
+    op, case = find_operator(record.kernel_type), record.case
     if op is None or record.kernel_type in (*OF_GANGS, *DISTRIBUTE_KERNELS):
         return False
-    if refusal(case, find, "npu") is not None:  # listed in test_jobs_packaged.py
+    if refusal(case, find_operator, "npu") is not None:  # listed in test_jobs_packaged.py
         return False
     slots = (*(case.inputs or ()), *(case.outputs or ()))
     return Need.TRITON not in op.npu.needs and sum(one.size_bytes for one in slots) <= _MOST_BYTES

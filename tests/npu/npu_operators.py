@@ -35,4 +35,4 @@ _OPERATORS = {
 
 
 def find(kernel_type: str) -> OpSpec | None:
-    return _OPERATORS.get(kernel_type) or registry.find(kernel_type)
+    return _OPERATORS.get(kernel_type) or registry.find_operator(kernel_type)

@@ -25,7 +25,7 @@ from collector.engine.calls import read_calls
 from collector.host import imports
 from collector.model.case import Case
 from collector.model.vocabulary import FRACTAL_NZ, NC1HWC0
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.spec import OpSpec
 from tests.fixtures.op_rows import rows_alone
 
@@ -112,7 +112,7 @@ def _launcher(host: Host, op: OpSpec, case: Case) -> Any:
 def _replay(host: Host, row: str) -> dict[str, Any]:
     """Return the calls of each launch and the outputs, or the error."""
     kernel, _, number = row.partition(":")
-    op, case = find(kernel), rows_alone(kernel)[int(number)].case
+    op, case = find_operator(kernel), rows_alone(kernel)[int(number)].case
     assert op is not None
     try:
         launches, outputs, library = _launched(host, op, case)

@@ -25,7 +25,7 @@ from collector.engine.environments import (
     install_serving,
     install_stack,
 )
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.npu.fakecann.build import build_fake_cann
 from tests.npu.golden import golden_path, golden_text
 from tests.npu.replay_rows import STOCK_SITE
@@ -95,7 +95,7 @@ def _record(site: Path, out: Path) -> int:
 
 
 def _is_served(kernel: str) -> bool:
-    op = find(kernel)
+    op = find_operator(kernel)
     return op is not None and bool(op.npu.served)
 
 

@@ -9,7 +9,7 @@ import pytest
 from collector.engine.calls import Recorded
 from collector.engine.cells import cells_of
 from collector.engine.converted import kernels_of
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from collector.ops.spec import OpSpec
 from collector.quality.identity import identity_of
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
@@ -120,7 +120,7 @@ def test_kernels_of_the_wheel_are_not_custom_ones(rows):
     def check(row):
         kernel = row.case.kernel_type
         kinds = {call.kind for call in row.calls if is_own(kernel, call)}
-        wheel = is_of_wheel(find(kernel))
+        wheel = is_of_wheel(find_operator(kernel))
         assert kinds <= ({"ACLNN", "ACLOP", "ATB"} if wheel else {"CUSTOM"})
 
     assert failing(rows, check, described) == []

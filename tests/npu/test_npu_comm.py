@@ -15,7 +15,7 @@ from collector.codec.errors import HostFault
 from collector.comm import gang
 from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
 from collector.comm.gang import GangFailed, GangWork, Rendezvous, free_port, run_gang
-from collector.comm.rank_files import have_met, rank_states, read_results
+from collector.comm.rank_files import have_met, rank_states, read_rank_results
 from collector.comm.timing import collective_timing
 from collector.engine.calls import parse_call, read_calls
 from collector.ranks.collective import OPERATIONS
@@ -181,7 +181,7 @@ if os.environ.get("RANK") == "1":
 def test_late_rank_increases_the_skew_and_not_the_duration(fake: FakeCann, tmp_path: Path):
     folder = tmp_path / "bench"
     bench(folder, fake, with_python(tmp_path / "site", fake, COMES_LATE))
-    (seen,) = read_results(folder)
+    (seen,) = read_rank_results(folder)
     timing = collective_timing(seen.ranks)
     assert seen.wrong == (0, 1)  # nothing moves here
     assert timing.skew_us > 45_000 and timing.rank_max_us > 40_000  # of rank 0, which waited

@@ -16,7 +16,7 @@ from collector.model import keys
 from collector.model.plan import Limits, MeasureSettings
 from collector.model.record import write_table
 from collector.model.row import value_of
-from collector.replay.results import collect
+from collector.replay.results import collect_session
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import run_session
 from collector.store import open_store
@@ -107,7 +107,7 @@ def test_session_with_a_throttled_clock_has_disturbed_measurements(fake, tmp_pat
     )
     folder = tmp_path / "session"
     folder.mkdir()
-    result = collect(spec, folder, run_session(spec, folder), PROVENANCE)
+    result = collect_session(spec, folder, run_session(spec, folder), PROVENANCE)
     (first, second) = result.measurements
     assert first.is_disturbed and second.is_disturbed
     assert names(" ".join(first.warnings), 5, "clock", "67 %")

@@ -12,7 +12,7 @@ import pytest
 
 from collector.comm.bench_plan import Mode
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
-from collector.comm.rank_files import CaseSeen, read_results
+from collector.comm.rank_files import CaseSeen, read_rank_results
 from collector.engine.calls import read_calls
 from collector.ranks.distribution import (
     COMBINE,
@@ -115,7 +115,7 @@ def benched(fake: FakeCann, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         own = (call.text for call in read_calls(log) if "aclnnMoeDistribute" in call.text)
         # torch_npu warns on stdout of the folder of CANN, before or after the messages
         message = [line for line in done.stdout.splitlines() if not line.startswith("Warning: ")]
-        return Benched(message, Counter(own), read_results(folder))
+        return Benched(message, Counter(own), read_rank_results(folder))
 
     return benched_by
 

@@ -11,7 +11,7 @@ from collector.database.commits import find_head
 from collector.database.query import case_results
 from collector.database.snapshot import load_state
 from collector.model.measurement import Outcome
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.store import open_store
 from jobs.campaign.campaign_file import load_campaign
@@ -85,7 +85,9 @@ def test_every_kernel_of_a_pass_is_launched_by_its_call(outcomes):
     alone = {
         kernel
         for kernel in outcomes
-        if (op := find(kernel)) and op.library != "vllm-ascend" and kernel not in DISTRIBUTE_KERNELS
+        if (op := find_operator(kernel))
+        and op.library != "vllm-ascend"
+        and kernel not in DISTRIBUTE_KERNELS
     }
     wrong = {
         (kernel, outcome)

@@ -41,7 +41,7 @@ from collector.replay.msprof import (
     export_missing,
     find_msprof,
 )
-from collector.replay.results import SessionResult, collect
+from collector.replay.results import SessionResult, collect_session
 from collector.replay.seal import unseal
 from collector.replay.spec import SessionCase, SessionSpec, write_spec
 from collector.replay.supervisor import Ending, SessionProgress, SessionReport, run_session
@@ -72,7 +72,7 @@ class Bench:
         directory = self.folder / f"session_{self._sessions}"
         directory.mkdir()
         report = run_session(spec, directory, **more)  # type: ignore[arg-type]
-        return report, collect(spec, directory, report, PROVENANCE)
+        return report, collect_session(spec, directory, report, PROVENANCE)
 
     def export_again(self, recorded: "Recorded") -> SessionResult:
         """Return the results of an earlier session, if its records are exported with these
@@ -82,7 +82,7 @@ class Bench:
         shutil.copy(recorded.directory / JOURNAL, directory)
         discard_exports(directory)
         export_missing(find_msprof(), directory, directory / "msprof.log", 60.0)
-        return collect(recorded.spec, directory, recorded.report, PROVENANCE)
+        return collect_session(recorded.spec, directory, recorded.report, PROVENANCE)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from collector.engine.engine_process import EngineSettings, engine_environment
 from collector.engine.environments import RELEASES, install_serving
 from collector.engine.kernels import kernel_of
 from collector.model.case import Case
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from collector.ops.spec import Need
 from collector.quality.identity import identity_of
 from tests.fixtures.op_rows import rows_alone
@@ -106,7 +106,7 @@ def _launched(torch: Any, calls: Any, log: Path, case: Case) -> list[Recorded]:
     from collector.replay.cases import check_outputs
     from collector.replay.tensors import CaseTensors
 
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     assert op is not None
     op.check(case, "npu")
     launcher = calls.of(op, case)

@@ -20,7 +20,7 @@ import pandas as pd
 
 from collector.quality.evidence import Floats, SessionMeans, Trust, evidence_of
 from collector.quality.pooled import half_widths
-from collector.quality.variance import VariancePrior, fit, parts_of
+from collector.quality.variance import VariancePrior, fit, variance_parts
 from tests.truth.repeats import SHARES, UNKNOWING, both, verdict
 
 _KEY = ["gemm_dtype", "m", "n", "k"]
@@ -65,7 +65,7 @@ def _held_against(
     the intervals."""
     means = both(_means(joined, "latency", 0), _means(joined[shown], "latency_again", 1))
     evidence = evidence_of(means, repeat_spread=prior.repeat_spread)
-    parts = parts_of(evidence, fit(evidence, prior))
+    parts = variance_parts(evidence, fit(evidence, prior))
     hidden = np.flatnonzero(~shown)[::every]
     apart = np.abs(np.log(joined["latency_again"] / joined["latency"]).to_numpy()[hidden])
     variance = 2 * (parts.repeats + parts.session)[hidden]

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median_low
 
 from collector.host.stack import CPU_ALLOCATOR
-from collector.profiles.bundled import kernel_details
+from collector.profiles.bundled import bundled_kernel_details
 from collector.profiles.step_trace import FILE
 from tests.truth.small_decoder import SmallDecoder, profiled_steps
 
@@ -49,7 +49,7 @@ def closed(
     output.mkdir(parents=True)
     ran = profiled_steps(SmallDecoder(requests), steps)
     # With several steps each launch is preceded by those of the step before it.
-    (output / "kernel_details.csv").write_bytes(kernel_details(ran.launches * _PROFILED))
+    (output / "kernel_details.csv").write_bytes(bundled_kernel_details(ran.launches * _PROFILED))
     kernels_us = sum(one.profile.total_us for one in ran.launches if one.profile)
     step_us = ran.step_s * 1e6
     # The watched kernels may take longer than the unwatched step.

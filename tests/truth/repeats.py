@@ -23,7 +23,7 @@ import pandas as pd
 
 from collector.quality.evidence import Evidence, Floats, SessionMeans, Trust, evidence_of
 from collector.quality.pooled import half_widths
-from collector.quality.variance import VariancePrior, fit, learn, parts_of
+from collector.quality.variance import VariancePrior, fit, learn, variance_parts
 
 _REPEATS = 20
 _SPLITS = 20
@@ -121,7 +121,7 @@ def judged(paths: Sequence[Path], prior: VariancePrior) -> list[tuple[Floats, Fl
 def another_session(seen: Evidence, prior: VariancePrior) -> Floats:
     """Return the half-width of the interval for another session on the same device around each
     mean, a row for each of SHARES: both sessions have their own deviation."""
-    parts = parts_of(seen, fit(seen, prior))
+    parts = variance_parts(seen, fit(seen, prior))
     return np.array(
         [half_widths(2 * (parts.repeats + parts.session), parts.degrees, s) for s in SHARES]
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.profiles.discovery import find_profiles
 from collector.profiles.kernel_details import Profile, read_profile
 
@@ -73,7 +73,7 @@ def measurable(name: str, profile: Profile) -> Measurable:
     refused = defaultdict[tuple[str, str], list[float]](list)
     for record, took in timed:
         for backend in _BACKENDS:
-            no = refusal(record.case, find, backend)
+            no = refusal(record.case, find_operator, backend)
             if no is None:
                 rows[backend] += took.count
                 time[backend].append(took.total_us)

@@ -18,7 +18,7 @@ from collector.host.processes import ThreadWaits
 from collector.model.case import Slot, tensor_cells
 from collector.model.record import CaseRecord, ProfileStatistics
 from collector.model.vocabulary import ACCELERATOR_CORE, OP_STATE
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.quality.disturbances import Lap
 from collector.replay.kineto import operator_events
 
@@ -182,7 +182,7 @@ def _plain(kernel: str, args: tuple[Any, ...], more: Sequence[Slot] = ()) -> Any
 
 
 def _call(kernel: str, args: tuple[Any, ...]) -> Any:
-    op = find(kernel)
+    op = find_operator(kernel)
     assert op is not None
     return op.run_reference(torch, *args)
 

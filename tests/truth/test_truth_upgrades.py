@@ -10,7 +10,7 @@ from collector.quality.changes import KnownMeans
 from collector.quality.evidence import SessionMeans, evidence_of
 from collector.quality.pooled import half_widths
 from collector.quality.upgrades import FEWEST_CASES, MARGIN, RatioEstimate, ratio_estimate
-from collector.quality.variance import fit, parts_of, prior_of_backend
+from collector.quality.variance import fit, prior_of_backend, variance_parts
 from tests.truth.repeats import sessions_of
 
 PRIOR = prior_of_backend("cuda")
@@ -20,7 +20,7 @@ CHANGES = (1.0, 1.08, 1 / 1.08)
 def known_means(means: SessionMeans) -> KnownMeans:
     """Return the means with the intervals for another session on the same device."""
     evidence = evidence_of(means, repeat_spread=PRIOR.repeat_spread)
-    parts = parts_of(evidence, fit(evidence, PRIOR))
+    parts = variance_parts(evidence, fit(evidence, PRIOR))
     reach = half_widths(parts.repeats + parts.session, parts.degrees, 0.95)
     return KnownMeans(means.mean_us, means.mean_us * np.exp(reach), parts.degrees)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from collector.codec.table import table_bytes
 from collector.engine.calls import Recorded, parse_call
 from collector.engine.kernels import kernel_of
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from tests.npu.golden import golden_path
 
 _COLUMNS = ("Kernel Type", "Function", "Arguments", "Numbers")
@@ -20,7 +20,7 @@ def launched_table() -> bytes:
 
 
 def _functions(kernel: str) -> Iterator[tuple[str, str, str]]:
-    path, op = golden_path(kernel), find(kernel)
+    path, op = golden_path(kernel), find_operator(kernel)
     lines = path.read_text().splitlines() if path.exists() else []
     for line in lines:
         text = line.strip().removeprefix("+ ")

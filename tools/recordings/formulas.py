@@ -25,12 +25,12 @@ from collector.workloads.deployments import (
     MessagePattern,
     Occurrences,
     PackagedDeployment,
-    group_ends,
     load_lists,
     load_names,
     padded,
     range_phase,
     recorded_load,
+    row_group_ends,
     sized,
     step_of_load,
 )
@@ -505,7 +505,7 @@ def _group_ends(texts: Sequence[tuple[str, int]], solver: Solver, what: str) -> 
     rows = solver.number([one[-1] for one in ends], [at for _, at in texts], what)
     found = f"{rows}{IN_PARTS}{len(ends[0])}"
     for one, (_, at) in zip(ends, texts, strict=True):
-        if group_ends(found, solver.names[at]) != ",".join(map(str, one)):
+        if row_group_ends(found, solver.names[at]) != ",".join(map(str, one)):
             raise NotSolved(f"{what}: rows of experts are no equal parts: {one[:8]}")
     return found
 

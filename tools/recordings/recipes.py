@@ -14,7 +14,7 @@ from collector.engine.model_folder import ModelFolder, find_model
 from collector.engine.quantised import WeightScheme
 from collector.engine.recorded_calls import PassTokens
 from collector.workloads.deployments import file_name
-from collector.workloads.layout import ExpertLaunch, Layout, environment_of, layout_of
+from collector.workloads.layout import ExpertLaunch, Layout, layout_of, layout_variables
 from collector.workloads.recorded_step import (
     Prompts,
 )
@@ -237,7 +237,7 @@ def settings_of(
         ep=layout.ep,
         speculative=predicted,
         graph=GraphMode.FULL_DECODE,
-        environment=environment_of(layout),
+        environment=layout_variables(layout),
         options={
             "num_gpu_blocks_override": constants.pool or constants.pages,
             **({"block_size": PAGE} if constants.pool else {}),

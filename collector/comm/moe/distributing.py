@@ -70,7 +70,7 @@ def dispatched(
     )
 
 
-def combined(
+def combine_tokens(
     call: DistributeCall,
     results: torch.Tensor,
     of: Dispatched,
@@ -132,7 +132,7 @@ def is_as_expected(got: Dispatched, expected: Expected) -> bool:
     return all(torch.equal(one.cpu(), other) for one, other in pairs)
 
 
-def has_rows(got: Dispatched, expected: Expected) -> bool:
+def has_expected_rows(got: Dispatched, expected: Expected) -> bool:
     """Return whether a kernel gave each expert the expected rows, in any order: the columns of each
     expert's block, each sorted, are the same. INT8 may be rounded by one."""
     if not torch.equal(got.counts.cpu().long(), expected.counts.sum(1)):

@@ -18,7 +18,7 @@ from collector.codec.errors import BadInput, HostFault
 from collector.comm.moe.probe_plan import Point, ProbePlan, Try
 from collector.comm.moe.prober_process import ProberProcess, TryAnswer, TryResult
 from collector.comm.rank import begin_rank
-from collector.comm.rank_files import PLAN, RESULTS, read_plan
+from collector.comm.rank_files import PLAN, RESULTS, read_rank_plan
 
 # For another rank's answer: longer than any deadline; the watching process ends sooner.
 _WAIT_S = 3600.0
@@ -28,7 +28,7 @@ TryPoint = Callable[[Point, int], TryAnswer]
 
 
 def main(folder: Path) -> None:
-    plan = read_plan(ProbePlan, (folder / PLAN).read_text())
+    plan = read_rank_plan(ProbePlan, (folder / PLAN).read_text())
     store, rank, world = next(rendezvous("env://"))
     journal = begin_rank(folder, rank, "starting to probe")
     if store.compare_set("plan", "", plan.to_json()).decode() != plan.to_json():

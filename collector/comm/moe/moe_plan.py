@@ -8,7 +8,7 @@ from typing import Any
 
 from collector.codec.canonical import decode_value
 from collector.codec.errors import BadInput
-from collector.comm.bench_plan import Mode, number_of
+from collector.comm.bench_plan import Mode, plan_number
 from collector.comm.moe.routing import Routing, replayed, skewed
 from collector.ranks.distribution import DistributeCall
 from collector.ranks.experts import ExpertCall, largest_buffsize_mb
@@ -86,7 +86,7 @@ class MoePlan:
     @property
     def number(self) -> int:
         """Return a number by which ranks check that they have the same plan."""
-        return number_of(self.to_json())
+        return plan_number(self.to_json())
 
 
 def _call(read: object) -> RoutedCall:

@@ -12,7 +12,7 @@ from pathlib import Path
 from collector.comm.bench_plan import Mode
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.moe.trials import MOST_ROWS, MakeTrial, open_trials
-from collector.comm.rank import Membership, joined, turns, write_results
+from collector.comm.rank import Membership, join_ranks, turns, write_results
 from collector.comm.rank_files import TOO_LARGE
 from collector.comm.timed_calls import Gathered, TimedCalls
 from collector.model.measurement import Proof
@@ -20,7 +20,7 @@ from collector.ranks.experts import ExpertCall
 
 
 def main(folder: Path) -> None:
-    with joined(folder, MoePlan) as (plan, member):
+    with join_ranks(folder, MoePlan) as (plan, member):
         write_results(folder, _seen(plan, member), member.rank)
 
 

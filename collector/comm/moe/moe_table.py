@@ -13,7 +13,7 @@ import numpy as np
 
 from collector.codec.canonical import short_hash
 from collector.codec.errors import BadInput
-from collector.comm.comm_table import write_table
+from collector.comm.comm_table import replace_table
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.rank_files import CaseSeen, wrong_result
 from collector.comm.timing import (
@@ -114,7 +114,9 @@ def check_mode(folder: Path, mode: str) -> None:
             _check_mode(read_kernel_file(path), mode, path)
 
 
-def write_measured(folder: Path, measured: Sequence[MeasuredCase]) -> list[tuple[Path, Upserted]]:
+def write_moe_measured(
+    folder: Path, measured: Sequence[MeasuredCase]
+) -> list[tuple[Path, Upserted]]:
     """Add or change the rows of measured cases, each file atomically. Raises BadInput if a file
     cannot be written, or if its rows are of another backend or mode."""
     written = []
@@ -138,7 +140,7 @@ def _write(path: Path, rows: Sequence[Cells]) -> tuple[Path, Upserted]:
     routed_last = sorted(
         change.file.rows, key=lambda row: bool(row.get(IMBALANCE) or row.get(EXPERT_LOADS))
     )
-    write_table(path, KernelFile(path.stem, columns, tuple(routed_last)).as_bytes())
+    replace_table(path, KernelFile(path.stem, columns, tuple(routed_last)).as_bytes())
     return path, change
 
 
@@ -152,7 +154,7 @@ def _check_mode(file: KernelFile, mode: str, path: Path) -> None:
         )
 
 
-def case_cells(case: MoeCase) -> dict[str, str]:
+def moe_case_cells(case: MoeCase) -> dict[str, str]:
     """Return the cells that identify a case: those of its call, and its routing unless it is
     balanced. Loads are recorded as a hash: there are as many as experts."""
     routed = {}
@@ -166,7 +168,7 @@ def case_cells(case: MoeCase) -> dict[str, str]:
 def _row(one: MeasuredCase) -> dict[str, str]:
     timing = over_all(one.timings)
     return {
-        **case_cells(one.case),
+        **moe_case_cells(one.case),
         **duration_cells(one.mean_us, ()),
         "Imbalance": f"{one.imbalance:.4f}",
         "Rank Imbalance": f"{one.rank_imbalance:.4f}",

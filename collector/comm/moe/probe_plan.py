@@ -10,7 +10,7 @@ import numpy as np
 from collector.codec.canonical import decode_object
 from collector.codec.errors import BadInput
 from collector.comm.rank_files import RESULTS, whole_lines
-from collector.ranks.experts import ExpertCall, check, largest_buffsize_mb
+from collector.ranks.experts import ExpertCall, check_expert_call, largest_buffsize_mb
 
 # Find with few tries which calls of a grid an operator accepts.
 #
@@ -206,7 +206,7 @@ class ProbePlan:
     def is_call(self, point: Point) -> bool:
         """Return whether a point is a valid call, accepted by an operator or not."""
         try:
-            check(self.call(point))
+            check_expert_call(self.call(point))
         except BadInput:
             return False
         return True

@@ -23,7 +23,7 @@ from collector.comm.moe.probe_plan import ProbePlan
 from collector.comm.moe.prober_process import STARTING_S, TryAnswer, TryResult
 from collector.comm.moe.trials import Prepare, open_runner
 from collector.comm.rank_device import RankDevice, open_rank_device
-from collector.comm.rank_files import PLAN, read_plan
+from collector.comm.rank_files import PLAN, read_rank_plan
 from collector.host.processes import die_with_parent
 from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.ranks.experts import ExpertCall
@@ -38,7 +38,7 @@ def main(folder: Path, prepare: Prepare | None = None) -> None:
     die_with_parent(os.getppid())
     reported = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of libraries must not look like an answer
-    prober = _Prober(read_plan(ProbePlan, (folder / PLAN).read_text()), prepare)
+    prober = _Prober(read_rank_plan(ProbePlan, (folder / PLAN).read_text()), prepare)
     for line in sys.stdin:
         for word in prober.lines_of_try(line):
             print(word, file=reported, flush=True)

@@ -114,7 +114,7 @@ def make_tokens(call: RoutedCall, seed: int, rank: int, routing: Routing, device
     return Tokens(x.to(device, _dtype(call)), experts.to(device), weights.to(device))
 
 
-def combined(
+def expert_outputs(
     call: ExpertCall, tokens: Tokens, experts: ExpertWeights, group: "dist.ProcessGroup"
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return this rank's outputs, computed with the ranks of `group`: the tokens (M,H), and the
@@ -150,7 +150,7 @@ def reference_alone(
     return weighed(results, tokens.weights)
 
 
-def agrees(got: torch.Tensor, expected: torch.Tensor, *, is_exact: bool) -> bool:
+def outputs_agree(got: torch.Tensor, expected: torch.Tensor, *, is_exact: bool) -> bool:
     """Return whether two outputs agree: the reference of INT8 to the bit, others within some
     roundings of the dtype, since a product depends on the number of rows, and a kernel's result on
     its order."""

@@ -34,7 +34,7 @@ class Routing:
     def imbalance(self) -> float:
         """Return the standard deviation of the experts' loads divided by their mean: 0 if all have
         equally many rows, the root of (experts - 1) if one has all."""
-        return imbalance_of(self.loads)
+        return load_imbalance(self.loads)
 
     def busiest_rows(self, ranks: int) -> int:
         """Return the rows of the rank that gets most."""
@@ -47,7 +47,7 @@ class Routing:
         return float(rows.max() / rows.mean())
 
 
-def imbalance_of(loads: Counts) -> float:
+def load_imbalance(loads: Counts) -> float:
     """Return the coefficient of variation of loads; 0 if there are no rows."""
     mean = float(loads.mean())
     return float(loads.std() / mean) if mean else 0.0
@@ -61,18 +61,18 @@ def skewed(call: RoutedCall, seed: int, imbalance: float) -> Routing:
     if imbalance < 0:
         raise BadInput(f"imbalance: expected at least 0, got {imbalance:g}")
     low, high = 0.0, _STEEPEST
-    most = imbalance_of(_power_loads(call, high))
+    most = load_imbalance(_power_loads(call, high))
     if imbalance > most:
         raise BadInput(f"imbalance: expected at most {most:.3g} for {call}, got {imbalance:g}")
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if imbalance_of(_power_loads(call, middle)) < imbalance:
+        if load_imbalance(_power_loads(call, middle)) < imbalance:
             low = middle
         else:
             high = middle
     nearest = min(
         (_power_loads(call, exponent) for exponent in (low, high, 0.0)),
-        key=lambda loads: abs(imbalance_of(loads) - imbalance),
+        key=lambda loads: abs(load_imbalance(loads) - imbalance),
     )
     random = np.random.default_rng(seed)
     return _laid_out(call, nearest[random.permutation(call.experts)], random)

@@ -19,7 +19,13 @@ from collector.comm.moe import distributing, reference
 from collector.comm.moe.distributing import Dispatched
 from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.probe_plan import OPERATOR
-from collector.comm.moe.reference import ExpertWeights, Tokens, agrees, make_experts, make_tokens
+from collector.comm.moe.reference import (
+    ExpertWeights,
+    Tokens,
+    make_experts,
+    make_tokens,
+    outputs_agree,
+)
 from collector.host.cann import custom_opp_problem
 from collector.ranks import distribution
 from collector.ranks.distribution import DistributeCall
@@ -159,7 +165,7 @@ def open_runner(backend: str, operator: str) -> Prepare:
 def prepare_reference(case: MoeCase, rank: int, device: str) -> Run:
     """Return the reference's call over the ranks of this process's world."""
     call, experts, tokens = _tensors(case, rank, device)
-    return lambda: reference.combined(call, tokens, experts, dist.group.WORLD)
+    return lambda: reference.expert_outputs(call, tokens, experts, dist.group.WORLD)
 
 
 # MoeDistributeDispatchV2 and MoeDistributeCombineV2 themselves, called as serving does: by
@@ -270,7 +276,7 @@ def _of_experts(
         mine = slice(rank * call.local_experts, (rank + 1) * call.local_experts)
         is_exact = call.is_int8 and backend != "npu"
         return (
-            agrees(out.cpu(), expected_values, is_exact=is_exact)
+            outputs_agree(out.cpu(), expected_values, is_exact=is_exact)
             and rows.tolist() == routing.loads[mine].tolist()
         )
 
@@ -291,7 +297,7 @@ def _of_dispatch(
     def is_right(got: Dispatched, tick: Tick) -> bool:
         expected_values = distributing.expected(call, case.seed, rank, routing)
         return (
-            distributing.has_rows(got, expected_values)
+            distributing.has_expected_rows(got, expected_values)
             if backend == "npu"
             else distributing.is_as_expected(got, expected_values)
         )
@@ -308,7 +314,7 @@ def _of_combine(backend: str, case: MoeCase, call: DistributeCall, rank: int, de
 
     def is_right(out: torch.Tensor, tick: Tick) -> bool:
         expected_values = distributing.expected_tokens(call, case.seed, rank, case.routing())
-        return agrees(out.cpu(), expected_values, is_exact=backend == "cpu")
+        return outputs_agree(out.cpu(), expected_values, is_exact=backend == "cpu")
 
     run = _combine(backend, case, call, rank, device)
     if backend != "npu":
@@ -331,4 +337,4 @@ def _combine(
         return lambda: combine_on_npu(call, results, given, tokens, rank)
     given = distributing.dispatched(there, tokens, rank, dist.group.WORLD)
     results = distributing.expert_results(call, rank, routing, given)
-    return lambda: distributing.combined(call, results, given, tokens, dist.group.WORLD)
+    return lambda: distributing.combine_tokens(call, results, given, tokens, dist.group.WORLD)

@@ -76,7 +76,7 @@ def packed_scale(shape: Shape, make: TensorMaker) -> Any:
     return small_scale(shape, "FLOAT", make).view(make.dtype("INT32")).to(make.dtype("INT64"))
 
 
-def decoded(torch: Any, scale: Any) -> Any:
+def scale_values(torch: Any, scale: Any) -> Any:
     """Return the FLOAT values of a scale in any form."""
     if scale.dtype != torch.int64:
         return scale.float()

@@ -10,7 +10,7 @@ def normal(slot: Slot | None, make: TensorMaker) -> Any:
     return make.normal(slot.shape or (), slot.dtype) if slot else None
 
 
-def uniform(slot: Slot | None, make: TensorMaker, low: float, high: float) -> Any:
+def uniform_like(slot: Slot | None, make: TensorMaker, low: float, high: float) -> Any:
     return make.uniform(slot.shape or (), slot.dtype, low, high) if slot else None
 
 

@@ -103,12 +103,12 @@ def is_paired(slot: Slot | None) -> bool:
     return spelling(slot) in PAIRED
 
 
-def pairs(count: int) -> int:
+def group_pairs(count: int) -> int:
     """Return the pairs of groups of this many neighbours."""
     return -(-count // PAIR)
 
 
-def number_of(slot: Slot | None) -> int | None:
+def dtype_number(slot: Slot | None) -> int | None:
     """Return torch_npu's number of a slot's dtype, if its tensors are bytes; None for FLOAT8."""
     coded = _OF_BYTES.get(spelling(slot))
     return coded.number if coded else None
@@ -117,17 +117,17 @@ def number_of(slot: Slot | None) -> int | None:
 def numbers_of(case: Case, names: Mapping[str, int]) -> dict[str, int]:
     """Return the arguments, by these names, that tell the dtypes of inputs whose tensors are
     bytes."""
-    found = {name: number_of(given(case, position)) for name, position in names.items()}
+    found = {name: dtype_number(given(case, position)) for name, position in names.items()}
     return {name: number for name, number in found.items() if number is not None}
 
 
 def output_type(case: Case, make: TensorMaker) -> Any:
     """Return the dtype of the first output, as the functions that quantise take it."""
     slot = rules.accepted(output_slot(case))
-    return number_of(slot) or make.dtype(slot.dtype)
+    return dtype_number(slot) or make.dtype(slot.dtype)
 
 
-def numbers(shape: Shape, dtype: str, make: TensorMaker) -> Any:
+def narrow_numbers(shape: Shape, dtype: str, make: TensorMaker) -> Any:
     """Return FLOAT8 from 1/4 to 2 of both signs, HIFLOAT8 from 1/2 to 4, or all FLOAT4, made as
     bytes: few devices convert to any."""
     if dtype in _FLOAT4:
@@ -142,7 +142,7 @@ def numbers(shape: Shape, dtype: str, make: TensorMaker) -> Any:
 
 
 def numbers_like(slot: Slot, make: TensorMaker) -> Any:
-    return numbers(slot.shape or (), spelling(slot), make)
+    return narrow_numbers(slot.shape or (), spelling(slot), make)
 
 
 def scales_like(slot: Slot, make: TensorMaker) -> Any:
@@ -150,7 +150,7 @@ def scales_like(slot: Slot, make: TensorMaker) -> Any:
     return make.integers(slot.shape or (), "UINT8", _BIAS - 3, _BIAS + 1)
 
 
-def decoded(torch: Any, scales: Any) -> Any:
+def decode_scales(torch: Any, scales: Any) -> Any:
     """Return the FLOAT values of scales in bytes."""
     return torch.exp2(scales.float() - _BIAS)
 
@@ -167,9 +167,9 @@ def values(torch: Any, tensor: Any, number: int | None = None) -> Any:
     return torch.cat((levels, -levels))[tensor.int()]
 
 
-def scaled(torch: Any, tensor: Any, scales: Any, number: int | None = None) -> Any:
+def scaled_numbers(torch: Any, tensor: Any, scales: Any, number: int | None = None) -> Any:
     """Return the FLOAT values (.., K) of MX numbers with their scales (.., K / 64, 2) in bytes."""
-    each = decoded(torch, scales).flatten(-2).repeat_interleave(GROUP, -1)
+    each = decode_scales(torch, scales).flatten(-2).repeat_interleave(GROUP, -1)
     wide = values(torch, tensor, number)
     return wide * each[..., : wide.shape[-1]]
 
@@ -186,8 +186,8 @@ def quantised(
     coded, wide = _CODED.get(dtype) if isinstance(dtype, int) else None, wide.transpose(dim, -1)
     k = wide.shape[-1]
     kind = _FLOAT8[E4M3 if dtype is torch.float8_e4m3fn else "FLOAT8_E5M2"]
-    padded = torch.nn.functional.pad(wide, (0, pairs(k) * PAIR - k))
-    groups = padded.unflatten(-1, (pairs(k) * 2, GROUP))
+    padded = torch.nn.functional.pad(wide, (0, group_pairs(k) * PAIR - k))
+    groups = padded.unflatten(-1, (group_pairs(k) * 2, GROUP))
     largest = groups.abs().amax(-1)
     _, exponent = torch.frexp(largest)
     emax = coded.emax if coded else kind.emax
@@ -198,7 +198,7 @@ def quantised(
         made = _paired(_codes(torch, stepped, coded, away))
     else:
         made = stepped.clamp_(-kind.most, kind.most).to(dtype).contiguous()
-    return made, bits.to(torch.uint8).unflatten(-1, (pairs(k), 2))
+    return made, bits.to(torch.uint8).unflatten(-1, (group_pairs(k), 2))
 
 
 def most_of(torch: Any, dtype: Any) -> float:
@@ -209,7 +209,7 @@ def most_of(torch: Any, dtype: Any) -> float:
     return most
 
 
-def rounded(torch: Any, wide: Any, dtype: Any) -> Any:
+def rounded_narrow(torch: Any, wide: Any, dtype: Any) -> Any:
     """Return FLOAT as numbers of eight bits, clipped; HIFLOAT8 halfway between two are rounded away
     from zero."""
     if isinstance(dtype, int):

@@ -46,7 +46,7 @@ def placed_bytes(case: Case, updates: int) -> int:
 # Generated positions, spread over the whole tensor: adjacent positions would hit the cache.
 
 
-def distinct(make: TensorMaker, count: int, size: int, dtype: str) -> Any:
+def distinct_numbers(make: TensorMaker, count: int, size: int, dtype: str) -> Any:
     """Return `count` different numbers below `size` in random order.
 
     Each is from another one of `count` equal parts. If `count` is larger than `size`, numbers
@@ -64,7 +64,7 @@ def distinct_along(make: TensorMaker, shape: Shape, dim: int, size: int, dtype: 
     Each line along `dim` starts at another number."""
     line = [shape[dim] if i == dim else 1 for i in range(len(shape))]
     starts = [1 if i == dim else n for i, n in enumerate(shape)]
-    steps = distinct(make, shape[dim], size, "INT64").view(line)
+    steps = distinct_numbers(make, shape[dim], size, "INT64").view(line)
     numbers = (make.integers(starts, "INT64", 0, size) + steps) % size
     return numbers.to(make.dtype(dtype))
 
@@ -75,7 +75,7 @@ def distinct_coordinates(
     """Return a tensor of coordinates for each of `sizes`, all of the shape `shape`.
 
     Together they address different elements of a tensor of these sizes, as far as it has enough."""
-    numbers = distinct(make, prod(shape), prod(sizes), "INT64").view(shape)
+    numbers = distinct_numbers(make, prod(shape), prod(sizes), "INT64").view(shape)
     columns = []
     for size in reversed(sizes):
         columns.append((numbers % size).to(make.dtype(dtype)))

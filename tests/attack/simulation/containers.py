@@ -12,7 +12,14 @@ from collector.model.plan import Plan
 from collector.store.base import Store
 from collector.store.waiting import PatientStore
 from collector.worker.assignment import check_stack
-from jobs.executor.worker_pod import PodTask, delayed_end, follow_gang, message_of, task_of, work
+from jobs.executor.worker_pod import (
+    PodTask,
+    delayed_end,
+    follow_gang,
+    task_of,
+    termination_message,
+    work,
+)
 from jobs.objects.waves import Wave
 from tests.attack.simulation.api import ApiServer, Object
 from tests.attack.simulation.device import STACK, Node, SimulatedMachine
@@ -62,7 +69,7 @@ class Containers:
             )
             end = delayed_end(end, task, process.stop)
         process.world.say(f"{process.name}: pod ends with {int(end.code)} {end.reason}")
-        return int(end.code), message_of(end)
+        return int(end.code), termination_message(end)
 
     def _lend(
         self,

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from collector.database import commits, merge
 from collector.model import keys
-from collector.model.manifest import commit_to_json
+from collector.model.manifest import shard_commit_to_json
 from collector.worker import answers, attempt
 from jobs.decide import decision, findings, job_rules
 from jobs.decide.actions import Finish
@@ -36,7 +36,9 @@ def _commit_twice(self: attempt.Attempt, *arguments: Any) -> Any:
         if key in listed:
             mine = attempt._stored(key, self.store.get(key))
             reported = attempt.ShardCommit(self.shard, self.attempt, mine, nonce="mine")
-            self.store.put(keys.committed(self.plan.campaign, self.shard), commit_to_json(reported))
+            self.store.put(
+                keys.committed(self.plan.campaign, self.shard), shard_commit_to_json(reported)
+            )
 
 
 def _final_by_order(tried: Any) -> dict[str, str]:

@@ -19,10 +19,10 @@ import zstandard
 from collector.measuring.batches import TRIED_AGAIN
 from collector.model import keys
 from collector.model.case import case_from_cells
-from collector.model.manifest import commit_from_json, manifest_from_json
+from collector.model.manifest import manifest_from_json, shard_commit_from_json
 from collector.model.measurement import Measurement
 from collector.model.record import read_table
-from collector.profiles.bundled import bundled_file, kernel_details
+from collector.profiles.bundled import bundled_file, bundled_kernel_details
 from collector.quality.canaries import is_suspect
 from collector.store import open_store
 from collector.store.base import Store
@@ -164,7 +164,7 @@ class Runs:
         shards."""
         store, count = self.store, Counter()
         for shard in committed_shards(store, NAME):
-            commit = commit_from_json(store.get(keys.committed(NAME, shard)))
+            commit = shard_commit_from_json(store.get(keys.committed(NAME, shard)))
             manifest = manifest_from_json(store.get(commit.manifest.key))
             count.update((manifest.plan, case) for case in manifest.final)
         return count
@@ -188,7 +188,7 @@ def short_campaign(folder: Path) -> Path:
     with their long axes cut: at full length a few of them last longer than all the others."""
     facts = bundled_file("quickstart", "facts.csv").decode()
     cut = _LONG_AXIS.sub(lambda axis: str(int(axis[0]) // _CUT), facts)
-    (folder / "kernel_details.csv").write_bytes(kernel_details(read_table(cut.encode())))
+    (folder / "kernel_details.csv").write_bytes(bundled_kernel_details(read_table(cut.encode())))
     campaign = folder / "campaign.yaml"
     campaign.write_bytes((Path(__file__).parent / "campaign.yaml").read_bytes())
     return campaign

@@ -12,7 +12,7 @@ import yaml
 from collector.codec.errors import BadInput
 from collector.model.demand import read_misses
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ranks.collective import Collective, CollectiveCase, collective_case_of
 from collector.ranks.topology import Grid
 from jobs.planning.sources import completed_case
@@ -328,7 +328,7 @@ def test_misses_of_attention_become_cases_that_can_be_measured(
     tmp_path: Path, flat: bool, dtype: str
 ) -> None:
     known = paged(2, (20, 30), flat=flat)
-    assert refusal(completed_case(known.record).case, find, "npu") is None
+    assert refusal(completed_case(known.record).case, find_operator, "npu") is None
     log = MissLog(tmp_path / "misses.jsonl")
 
     def attend(source: OpmeterDataSource, heads: int, *lengths: int) -> Any:
@@ -345,7 +345,7 @@ def test_misses_of_attention_become_cases_that_can_be_measured(
     found = [one.demand.record for one in log.misses]
     assert len(found) == 3 == len(log)
     for record in found:
-        assert refusal(completed_case(record).case, find, "npu") is None
+        assert refusal(completed_case(record).case, find_operator, "npu") is None
     measured = [recorded(record, 70.0) for record in found]
     source = OpmeterDataSource(merged([known, *measured]), _mapping())
     for lengths in requested:

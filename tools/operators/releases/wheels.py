@@ -21,7 +21,7 @@ from typing import Any
 from collector.ops.registry import all_ops
 from collector.ops.releases import CFunction, launched_by
 from collector.ops.spec import library_of
-from collector.replay.custom_opp import read_header
+from collector.replay.custom_opp import read_functions
 from tools.operators.releases.binding import parse_schema
 
 FOLDER = Path(__file__).parent / "schemas"
@@ -142,7 +142,7 @@ def c_functions(archive: zipfile.ZipFile) -> Iterator[str]:
     ours = {one.name for op in all_ops() for one in launched_by(op.kernel)}
     headers = (n for n in archive.namelist() if "/op_api/include/" in n and n.endswith(".h"))
     read = (archive.read(name).decode(errors="replace") for name in headers)
-    found = {one.name: one for text in read for one in read_header(text) if one.name in ours}
+    found = {one.name: one for text in read for one in read_functions(text) if one.name in ours}
     for name, one in sorted(found.items()):
         yield f"{C_FUNCTION}{name} {one.arguments} {'yes' if one.has_numbers else 'no'}"
 

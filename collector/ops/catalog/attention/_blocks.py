@@ -46,13 +46,13 @@ def split_statistics(tensor: Any, sizes: Attention) -> Any:
     return _grouped(tensor, sizes)[..., :1]
 
 
-def rows_of(tensor: Any, block: Block) -> Any:
+def block_rows(tensor: Any, block: Block) -> Any:
     """Return the block's part of a query-like tensor: (heads, group * rows, ...)."""
     return tensor[block.heads, :, block.start : block.stop].flatten(1, 2)
 
 
 def put_rows(tensor: Any, block: Block, rows: Any) -> None:
-    """Write rows to the part that `rows_of` reads."""
+    """Write rows to the part that `block_rows` reads."""
     part = tensor[block.heads, :, block.start : block.stop]
     part.copy_(rows.view(part.shape))
 
@@ -64,7 +64,7 @@ def keys_of(tensor: Any, block: Block) -> Any:
 
 def scores(torch: Any, query: Any, key: Any, mask: Any, sizes: Attention, block: Block) -> Any:
     """Return scaled scores in float32, (heads, group * rows, keys), -inf where hidden."""
-    product = torch.bmm(rows_of(query, block), keys_of(key, block).transpose(1, 2))
+    product = torch.bmm(block_rows(query, block), keys_of(key, block).transpose(1, 2))
     scaled = product.float().mul_(sizes.scale)
     if mask is not None and not sizes.causal:
         rows = block.stop - block.start
@@ -125,7 +125,7 @@ def _rows_shape(sizes: Attention) -> tuple[int, int, int]:
 _NZ_COLUMNS = 16
 
 
-def by_token(case: Case, position: int) -> Shape:
+def shape_by_token(case: Case, position: int) -> Shape:
     """Return an input's shape; (blocks,heads,size/16,tokens,16) as (blocks,heads,tokens,size)."""
     shape = input_shape(case, position)
     if len(shape) != 5 or shape[4] != _NZ_COLUMNS:
@@ -134,7 +134,7 @@ def by_token(case: Case, position: int) -> Shape:
     return blocks, heads, tokens, parts * columns
 
 
-def make_table(make: TensorMaker, pages: Pages) -> Any:
+def make_block_table(make: TensorMaker, pages: Pages) -> Any:
     """Return a block table (requests, width): each page belongs to one request, in seeded order."""
     pool = make.permutation(pages.blocks, "INT32")
     places = make.tensor(pages.places(), "INT64")

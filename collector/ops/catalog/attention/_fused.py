@@ -17,12 +17,12 @@ from collector.model.case import Case, Shape, Slot
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops import rules
 from collector.ops.catalog.attention import _lengths
-from collector.ops.catalog.attention._blocks import by_token, make_mask
+from collector.ops.catalog.attention._blocks import make_mask, shape_by_token
 from collector.ops.catalog.attention._lengths import NoNumber, Pages, Request
 from collector.ops.catalog.attention._sizes import MASK_SIDE, Attention, named_output
 from collector.ops.catalog.attention._slots import Misfit
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
-from collector.ops.slots import agrees, given, input_shape, output_slot
+from collector.ops.slots import given, input_shape, output_agrees, output_slot
 from collector.ops.spec import TensorMaker
 
 EVERYTHING, ALL_OF_A_MASK, RIGHT_DOWN_CAUSAL, BAND = 0, 1, 3, 4
@@ -227,7 +227,11 @@ def _is_rounded(size: int, length: int) -> bool:
 
 def passes_lengths(case: Case, slot: int, column: str, query: dict[str, int]) -> bool:
     """Return whether the call passes lengths: always in TND, else if a slot or column has them."""
-    return "T" in query or given(case, slot) is not None or bool(_lengths.numbers(case, column))
+    return (
+        "T" in query
+        or given(case, slot) is not None
+        or bool(_lengths.runtime_numbers(case, column))
+    )
 
 
 def with_lengths(
@@ -251,7 +255,7 @@ def with_lengths(
 
 
 def _queries(case: Case, query: dict[str, int]) -> Shape:
-    recorded = _lengths.numbers(case, "actual_seq_lengths_values")
+    recorded = _lengths.runtime_numbers(case, "actual_seq_lengths_values")
     if "T" in query:
         batch = len(recorded) if recorded else _batch_of_slots(case)
         lengths = (
@@ -283,7 +287,7 @@ def _keys(
         held, valid = _lengths.paged_keys(case, queries, pool, unnamed)
         fits, pages = True, replace(pool, valid=valid)
     else:
-        recorded, pages = _lengths.numbers(case, "actual_seq_lengths_kv_values"), None
+        recorded, pages = _lengths.runtime_numbers(case, "actual_seq_lengths_kv_values"), None
         if "T" in keys:
             same = queries if keys["T"] == query["T"] else equal_parts(keys["T"], len(queries))
             held = _lengths.each(recorded) if recorded else same
@@ -317,7 +321,7 @@ def read_call(case: Case) -> FusedCall | FusedRule:
     return broken
 
 
-def columns(case: Case) -> dict[str, str]:
+def fused_columns(case: Case) -> dict[str, str]:
     """Return the `Runtime ...` columns that the launch depends on, with the values it uses."""
     call = rules.accepted(read_call(case))
     queries, keys = call.sent_queries, call.sent_keys
@@ -424,7 +428,7 @@ class _LayoutReader:
         dimensions = {len(input_shape(self.case, slot)) for slot in (KEY, VALUE)}
         if len(dimensions) != 1 or (5 in dimensions and not pages):  # five are of NZ pages
             raise Misfit(FusedRule.KEYS)
-        key, value = by_token(self.case, KEY), by_token(self.case, VALUE)
+        key, value = shape_by_token(self.case, KEY), shape_by_token(self.case, VALUE)
         keys, values = (_lengths.sizes_by_letter(letters, shape) for shape in (key, value))
         if keys is None or values is None or keys.get("B") != query.get("B") and not pages:
             raise Misfit(FusedRule.KEYS)
@@ -448,7 +452,7 @@ class _LayoutReader:
             kv_heads if (pages.is_flat if pages else flat_query) else 1,
         )
         of_query, of_key = (
-            _last(by_token(self.case, rope), by_token(self.case, whole), heads_in_row)
+            _last(shape_by_token(self.case, rope), shape_by_token(self.case, whole), heads_in_row)
             for rope, whole, heads_in_row in zip(ropes, (QUERY, KEY), many, strict=True)
         )
         if of_query != of_key or not of_query:
@@ -485,7 +489,9 @@ class _LayoutReader:
         sizes = {**query, "N": call.heads, "D": call.value_size}
         out = _lengths.shape_of(_lengths.letters_out(self.layout), sizes)
         lse = _lengths.shape_of("TND" if call.is_ragged else "BNSD", {**sizes, "D": 1})
-        if not agrees(self.case, 0, out) or (call.returns_lse and not agrees(self.case, 1, lse)):
+        if not output_agrees(self.case, 0, out) or (
+            call.returns_lse and not output_agrees(self.case, 1, lse)
+        ):
             raise Misfit(FusedRule.OUTPUT)
 
 

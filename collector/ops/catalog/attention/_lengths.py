@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from collector.codec.errors import CaseRejected
-from collector.codec.numbers import number_of
+from collector.codec.numbers import parse_number
 from collector.model.case import Case, Shape
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
@@ -37,7 +37,7 @@ def number(case: Case, name: str) -> int | None:
     return None if text is None else _whole(text)
 
 
-def numbers(case: Case, name: str) -> Shape | None:
+def runtime_numbers(case: Case, name: str) -> Shape | None:
     """Return the whole numbers in `Runtime {name}`, separated by `,` or `;`; None without any."""
     text = case.attribute(RUNTIME_PREFIX + name)
     parts = [part for part in _BETWEEN.split((text or "").strip("[]() ")) if part]
@@ -48,7 +48,7 @@ def mean(case: Case) -> float | None:
     """Return the mean length of a request's keys, `Runtime avg_seq_len`; None without one."""
     text = case.attribute(RUNTIME_PREFIX + "avg_seq_len")
     try:
-        value = None if text is None else number_of(text)
+        value = None if text is None else parse_number(text)
     except ValueError as error:
         raise NoNumber(text) from error
     if value is not None and not 0 <= value < _NO_LENGTH:
@@ -112,8 +112,8 @@ def paged_keys(
 
     Lengths take precedence, then their mean, then the number of pages in use; `unnamed` is used if
     the row has none of them."""
-    keys = numbers(case, "actual_seq_lengths_kv_values")
-    valid = numbers(case, "block_table_valid_blocks")
+    keys = runtime_numbers(case, "actual_seq_lengths_kv_values")
+    valid = runtime_numbers(case, "block_table_valid_blocks")
     average = mean(case)
     if keys is None and average is not None:
         keys = equal_parts(round(average * len(queries)), len(queries))
@@ -149,7 +149,7 @@ def named(case: Case, columns: Mapping[str, object]) -> dict[str, str]:
 
 def _whole(text: str) -> int:
     try:
-        value = number_of(text)
+        value = parse_number(text)
     except ValueError as error:
         raise NoNumber(text) from error
     if not value.is_integer():

@@ -172,7 +172,7 @@ def _read(case: Case, sizes: Sizes, topk: int, size: int, usual_ratio: int) -> S
 
 
 def _with_lengths(case: Case, call: SparseCall, tokens: int, batch: int) -> SparseCall:
-    ends = _lengths.numbers(case, "actual_seq_lengths_values")
+    ends = _lengths.runtime_numbers(case, "actual_seq_lengths_values")
     queries = _lengths.each(ends) if ends else equal_parts(tokens, batch)
     wide = replace(call.pages, block_size=call.pages.block_size * call.ratio)  # in tokens
     share = min(wide.width, wide.blocks // batch) * wide.block_size
@@ -202,6 +202,6 @@ def _recorded(case: Case, name: str) -> str:
     return case.attribute(RUNTIME_PREFIX + name) or ""
 
 
-def by_token(cache: Any) -> Any:
+def rows_by_token(cache: Any) -> Any:
     """Return a cache of one head (blocks, block_size, 1, D) with a row for each token."""
     return cache.flatten(0, 2)

@@ -7,7 +7,7 @@ from collector.model.vocabulary import dtype_of
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.launching import arguments_at
 from collector.ops.parts import like
-from collector.ops.slots import agrees
+from collector.ops.slots import output_agrees
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
 _FLOAT = dtype_of("FLOAT")
@@ -57,7 +57,9 @@ def _fits(case: Case) -> bool:
         return False
     named = (case.outputs or ())[:1]
     one_dtype = len(dtypes | {slot.known_dtype for slot in named}) == 1
-    return agrees(case, 0, shape) and one_dtype and all(s.known_dtype is _FLOAT for s in sums)
+    return (
+        output_agrees(case, 0, shape) and one_dtype and all(s.known_dtype is _FLOAT for s in sums)
+    )
 
 
 ATTENTION_UPDATE = OpSpec(

@@ -110,9 +110,9 @@ def _read(case: Case) -> CompressorCall | None:
 
 def _positions(case: Case, tokens: int, batch: int, ratio: int) -> tuple[Shape, Shape]:
     """Return the new tokens of each request, and those before them."""
-    ends = _lengths.numbers(case, "actual_seq_lengths_values")
+    ends = _lengths.runtime_numbers(case, "actual_seq_lengths_values")
     queries = _lengths.each(ends) if ends else equal_parts(tokens, batch)
-    keys = _lengths.numbers(case, "actual_seq_lengths_kv_values")
+    keys = _lengths.runtime_numbers(case, "actual_seq_lengths_kv_values")
     average = _lengths.mean(case)
     if keys is None and average is not None:
         keys = equal_parts(round(average * batch), batch)
@@ -139,7 +139,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     starts = make.tensor((0, *cumulative_ends(call.queries)), "INT32")
     befores = make.tensor(call.befores, "INT32")
     tensors = [like.normal(slots[_X], make), *weights, like.normal(slots[_STATE], make)]
-    tensors += [like.normal(slots[_APE], make), like.uniform(slots[_NORM], make, 0.5, 1.5)]
+    tensors += [like.normal(slots[_APE], make), like.uniform_like(slots[_NORM], make, 0.5, 1.5)]
     sources = _sources(make, call, table)
     return Call(*tensors, sin, cos, table, starts, befores, call=call, sources=sources)
 

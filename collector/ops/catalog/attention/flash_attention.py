@@ -96,16 +96,16 @@ def _grad_reference(torch: Any, *tensors: Any, sizes: Any) -> Any:
     # Many blocks add to one key, in float32: 16-bit sums would lose small terms.
     dk, dv = (torch.zeros_like(tensor, dtype=torch.float32) for tensor in (k, v))
     for block in sizes.blocks():
-        rows_q, rows_dout = _blocks.rows_of(q, block), _blocks.rows_of(dout, block)
+        rows_q, rows_dout = _blocks.block_rows(q, block), _blocks.block_rows(dout, block)
         weights = (
             _blocks.scores(torch, q, k, mask, sizes, block)
-            .sub_(_blocks.rows_of(shift, block))
+            .sub_(_blocks.block_rows(shift, block))
             .exp_()
         )
         narrow = weights.to(v.dtype).transpose(1, 2)
         _blocks.keys_of(dv, block).add_(torch.bmm(narrow, rows_dout))
         dweights = torch.bmm(rows_dout, _blocks.keys_of(v, block).transpose(1, 2)).float()
-        dscores = dweights.sub_(_blocks.rows_of(delta, block)).mul_(weights).to(q.dtype)
+        dscores = dweights.sub_(_blocks.block_rows(delta, block)).mul_(weights).to(q.dtype)
         _blocks.put_rows(dq, block, torch.bmm(dscores, _blocks.keys_of(k, block)))
         _blocks.keys_of(dk, block).add_(torch.bmm(dscores.transpose(1, 2), rows_q))
     dq, dk = dq.mul_(sizes.scale), dk.mul_(sizes.scale)

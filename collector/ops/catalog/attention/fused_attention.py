@@ -7,12 +7,12 @@ from types import MappingProxyType
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.model.vocabulary import dtype_of
 from collector.ops import rules
 from collector.ops.catalog.attention import _fused, _lengths
-from collector.ops.catalog.attention._blocks import attend, held_keys, make_table
-from collector.ops.catalog.attention._fused import FusedCall, columns, read_call
+from collector.ops.catalog.attention._blocks import attend, held_keys, make_block_table
+from collector.ops.catalog.attention._fused import FusedCall, fused_columns, read_call
 from collector.ops.catalog.attention._fused_rules import FUSED_RULES, NUMBERS
 from collector.ops.catalog.attention._lengths import Request
 from collector.ops.catalog.attention._slots import ABSENT, by_kind, kind, seen_as
@@ -23,7 +23,7 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, a
 # Replay of a row of fused attention: its tensors, the reference in plain torch, and its costs.
 
 
-def build(case: Case, make: TensorMaker) -> Call:
+def build_fused_attention(case: Case, make: TensorMaker) -> Call:
     """Return the tensors of the call, in the function's order, and its sizes; with sinks also
     torch_npu's operators, since another function takes them."""
     call = rules.accepted(read_call(case))
@@ -34,7 +34,7 @@ def build(case: Case, make: TensorMaker) -> Call:
         if given(case, i) and not (i == _fused.VALUE and call.is_latent)
     }
     key, ropes = tensors[_fused.KEY], (tensors.get(_fused.QUERY_ROPE), tensors.get(_fused.KEY_ROPE))
-    table = make_table(make, call.pages) if call.pages else None
+    table = make_block_table(make, call.pages) if call.pages else None
     mask = _fused.mask_of(given(case, _fused.MASK), call, make)
     rest = (mask, table, *ropes, tensors.get(_fused.SINK))
     with_sinks = {"npu": make.torch.ops.npu} if call.has_sink else {}
@@ -42,7 +42,7 @@ def build(case: Case, make: TensorMaker) -> Call:
     return Call(tensors[_fused.QUERY], key, value, *rest, call=call, **with_sinks)
 
 
-def reference(torch: Any, *tensors: Any, call: FusedCall, npu: Any = None) -> Any:
+def fused_reference(torch: Any, *tensors: Any, call: FusedCall, npu: Any = None) -> Any:
     """Return the attention, request by request, and the log-sum-exp if the row has one."""
     query, key, value, mask, table, query_rope, key_rope, sinks = tensors
     read, write = _lengths.letters_in(call.layout), _lengths.letters_out(call.layout)
@@ -69,13 +69,13 @@ def reference(torch: Any, *tensors: Any, call: FusedCall, npu: Any = None) -> An
     return (out, lse) if call.returns_lse else (out,)
 
 
-def flops(case: Case) -> int:
+def fused_flops(case: Case) -> int:
     """Return the operations: two products for each pair of a query and a key that it sees."""
     call = rules.accepted(read_call(case))
     return 2 * (call.size + call.rope_size + call.value_size) * call.pairs
 
 
-def traffic(case: Case) -> int:
+def fused_traffic(case: Case) -> int:
     """Return the bytes of queries and outputs, and of the requests' part of the caches.
 
     The mask counts 0 bytes: it is the same for all, and a launch may read only a corner of it."""
@@ -204,23 +204,23 @@ _INFER_BY_POSITION = OpSpec(
     call="torch_npu.npu_fused_infer_attention_score",
     assumes=_lengths.ASSUMES,
     signature=_SIGNATURE,
-    reference=reference,
-    build=build,
-    flops=flops,
-    traffic=traffic,
+    reference=fused_reference,
+    build=build_fused_attention,
+    flops=fused_flops,
+    traffic=fused_traffic,
     npu=NpuCall(run=_infer_launch, recorded=_RECORDED),
-    runtime=columns,
+    runtime=fused_columns,
     missing_metadata=lambda case: _lengths.unknown_lengths(case, _fused.TABLE),
     placed=_fused.without_unused,
     constraints=FUSED_RULES,
     lookups=(
-        *looked_up(
+        *make_lookups(
             "tensor_cast.attention.default",
             "tensor_cast.attention_quant.default",
             query_mode="attention_special",
             interpolation=MappingProxyType({"axis_transform": "sqrt_seq"}),
         ),
-        *looked_up(
+        *make_lookups(
             "tensor_cast.multihead_latent_attention.default",
             "tensor_cast.multihead_latent_attention_quant.default",
             is_part=True,
@@ -288,7 +288,7 @@ def flash(
         signature=signature,
         placed=as_printed,
         lookups=(),
-        reference=lambda *args, call: reference(*args, call=call)[0],
+        reference=lambda *args, call: fused_reference(*args, call=call)[0],
         npu=NpuCall(run=run),
         launched_by=launched_by,
         constraints=(

@@ -6,10 +6,10 @@ from functools import lru_cache
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.catalog.attention import _sparse
-from collector.ops.catalog.attention._blocks import held_keys, make_table
+from collector.ops.catalog.attention._blocks import held_keys, make_block_table
 from collector.ops.catalog.attention._lengths import ASSUMES, NoNumber, number, unknown_lengths
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._slots import limit, rules_of
@@ -63,7 +63,7 @@ def read(case: Case) -> SparseCall | SparseRule:
     return _sparse.read_sparse(case, sizes, topk, 128, ratio)
 
 
-def build(case: Case, make: TensorMaker) -> Call:
+def build_indexer(case: Case, make: TensorMaker) -> Call:
     call = rules.accepted(read(case))
     slots = case.inputs or ()
     tensors = (make.normal(input_shape(case, i), slots[i].dtype) for i in range(3))
@@ -75,10 +75,10 @@ def build(case: Case, make: TensorMaker) -> Call:
 def lengths_and_table(call: SparseCall, make: TensorMaker) -> tuple[Any, ...]:
     """Return cumulative sums of queries, lengths of keys, and the block table of their pages."""
     lengths = (make.tensor(side, "INT32") for side in (cumulative_ends(call.queries), call.keys))
-    return (*lengths, make_table(make, call.pages))
+    return (*lengths, make_block_table(make, call.pages))
 
 
-def reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:
+def indexer_reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:
     query, key, weights, query_ends, key_lengths, table, kept = tensors
     shape = (call.tokens, 1, call.topk)
     indices = torch.full(shape, -1, dtype=torch.int32, device=query.device)
@@ -140,18 +140,18 @@ def launch(api: Any, *tensors: Any, call: SparseCall, **modes: int) -> Any:
     return found[0] if isinstance(found, (tuple, list)) else found, kept
 
 
-def columns(case: Case) -> Mapping[str, str]:
+def indexer_columns(case: Case) -> Mapping[str, str]:
     call = read(case)
     return {} if isinstance(call, SparseRule) else _sparse.sparse_columns(case, call, {})
 
 
-def flops(case: Case) -> int:
+def indexer_flops(case: Case) -> int:
     """Return a product of D numbers and a weighted sum per head, query and key that it sees."""
     call = rules.accepted(read(case))
     return 2 * (call.size + 1) * call.heads * call.pairs(max(call.cached))
 
 
-def traffic(case: Case) -> int:
+def indexer_traffic(case: Case) -> int:
     """Return the bytes of queries, weights, every key of the requests, and the indices."""
     call = rules.accepted(read(case))
     own = sum(slot.size_bytes for slot in (case.inputs or ())[:3:2])
@@ -164,12 +164,12 @@ LIGHTNING_INDEXER = OpSpec(
     call="torch_npu.npu_lightning_indexer",
     assumes=f"{ASSUMES}; scores at random",
     signature=_SIGNATURES["LightningIndexer"],
-    reference=reference,
-    build=build,
-    flops=flops,
-    traffic=traffic,
+    reference=indexer_reference,
+    build=build_indexer,
+    flops=indexer_flops,
+    traffic=indexer_traffic,
     npu=NpuCall(run=launch, served="torch.ops._C_ascend.npu_lightning_indexer"),
-    runtime=columns,
+    runtime=indexer_columns,
     missing_metadata=lacks_lengths,
     constraints=(
         *rules_of(read, SparseRule),
@@ -178,7 +178,7 @@ LIGHTNING_INDEXER = OpSpec(
             lambda call: call.topk in _TOPKS,
         ),
     ),
-    lookups=looked_up("tensor_cast.dsa_indexer.default", is_part=True),
+    lookups=make_lookups("tensor_cast.dsa_indexer.default", is_part=True),
     launched_by={"aclnnLightningIndexer": arguments_at(outputs=13)},
 )
 
@@ -203,7 +203,9 @@ def _quant_reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:
     wide_query = query.float() * query_scale.float().unsqueeze(-1)
     wide_key = key.float() * key_scale.float().unsqueeze(-1)
     lengths = (query_ends, key_lengths)
-    return reference(torch, wide_query, wide_key, weights, *lengths, table, None, call=call)[0]
+    return indexer_reference(
+        torch, wide_query, wide_key, weights, *lengths, table, None, call=call
+    )[0]
 
 
 def _quant_launch(api: Any, *tensors: Any, call: SparseCall) -> Any:
@@ -249,12 +251,12 @@ LIGHTNING_INDEXER_VLLM = replace(
     call="torch.ops._C_ascend.npu_lightning_indexer",
     signature=_SIGNATURES[_OF_VLLM],
     launched_by={"aclnnLightningIndexerVllm": arguments_at(outputs=(-1,))},
-    reference=lambda *args, **kwargs: reference(*args, **kwargs)[0],
+    reference=lambda *args, **kwargs: indexer_reference(*args, **kwargs)[0],
     npu=NpuCall(
         run=lambda *args, **kwargs: launch(*args, **kwargs)[0],
         needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
     ),
-    lookups=looked_up("tensor_cast.dsa_indexer.default", order=1, is_part=True),
+    lookups=make_lookups("tensor_cast.dsa_indexer.default", order=1, is_part=True),
 )
 
 # The same over the compressed keys of DeepSeek-V4, each of four tokens: vLLM-Ascend's own kernels.
@@ -273,7 +275,9 @@ def _compressed_build(case: Case, make: TensorMaker) -> Call:
     scales = (make.uniform(input_shape(case, i), "FLOAT16", 0.005, 0.015) for i in _SCALES)
     ends = cumulative_ends(call.queries)
     lengths = (make.tensor(ends, "INT32"), make.tensor(call.keys, "INT32"))
-    return Call(*whole, weights, *scales, *lengths, make_table(make, call.pages), None, call=call)
+    return Call(
+        *whole, weights, *scales, *lengths, make_block_table(make, call.pages), None, call=call
+    )
 
 
 def _compressed_arguments(call: SparseCall) -> dict[str, Any]:

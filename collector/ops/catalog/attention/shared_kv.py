@@ -15,7 +15,7 @@ from typing import Any
 from collector.model.case import Case, Shape
 from collector.ops import rules
 from collector.ops.catalog.attention import _lengths
-from collector.ops.catalog.attention._blocks import make_table
+from collector.ops.catalog.attention._blocks import make_block_table
 from collector.ops.catalog.attention._lengths import (
     ASSUMES,
     NoNumber,
@@ -157,7 +157,7 @@ def _sizes(case: Case) -> SharedKvCall:
 
 def _with_lengths(case: Case, call: SharedKvCall, tokens: int, batch: int) -> SharedKvCall:
     """Return the call with the lengths of its requests, by the compressed cache if there is one."""
-    ends = _lengths.numbers(case, "actual_seq_lengths_values")
+    ends = _lengths.runtime_numbers(case, "actual_seq_lengths_values")
     queries = _lengths.each(ends) if ends else equal_parts(tokens, batch)
     cache = call.compressed or call.window
     wide = replace(cache, block_size=cache.block_size * call.ratio)  # in tokens
@@ -190,7 +190,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
         make.normal(input_shape(case, _KV), dtype) if call.compressed else None,
         _chosen_keys(make, call) if call.topk else None,
         _window_table(make, call, pool),
-        make_table(make, call.compressed) if call.compressed else None,
+        make_block_table(make, call.compressed) if call.compressed else None,
         make.tensor((0, *cumulative_ends(call.queries)), "INT32"),
         make.tensor(call.keys, "INT32"),
         make.normal((call.heads,), "FLOAT"),

@@ -5,10 +5,10 @@ from functools import lru_cache
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.catalog.attention import _sparse
-from collector.ops.catalog.attention._blocks import make_table
+from collector.ops.catalog.attention._blocks import make_block_table
 from collector.ops.catalog.attention._lengths import ASSUMES, unknown_lengths
 from collector.ops.catalog.attention._slots import rules_of
 from collector.ops.catalog.attention._sparse import SparseCall, SparseRule
@@ -50,7 +50,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     owners = [request.index for request in call.requests() for _ in range(request.queries)]
     return Call(
         *(query, key, make_indices(make, call), query_rope, key_rope),
-        make_table(make, call.pages),
+        make_block_table(make, call.pages),
         make.tensor(cumulative_ends(call.queries), "INT32"),
         make.tensor(call.keys, "INT32"),
         make.tensor(owners, "INT64"),
@@ -80,7 +80,7 @@ def make_indices(make: TensorMaker, call: SparseCall) -> Any:
 
 def _reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:
     query, key, indices, query_rope, key_rope, table, query_ends, key_lengths, owners = tensors
-    keys, ropes = _sparse.by_token(key), _sparse.by_token(key_rope)
+    keys, ropes = _sparse.rows_by_token(key), _sparse.rows_by_token(key_rope)
 
     def picked(rows: Any) -> tuple[Any, Any]:
         return keys.index_select(0, rows), ropes.index_select(0, rows)
@@ -183,7 +183,7 @@ SPARSE_FLASH_ATTENTION = OpSpec(
     runtime=_columns,
     missing_metadata=lambda case: unknown_lengths(case, _TABLE),
     constraints=rules_of(_read, SparseRule),
-    lookups=looked_up(
+    lookups=make_lookups(
         "tensor_cast.mla_sparse_attention.default",
         "tensor_cast.mla_sparse_attention_quant.default",
         is_part=True,
@@ -227,7 +227,12 @@ def _quant_build(case: Case, make: TensorMaker) -> Call:
     )
     owners = [request.index for request in call.requests() for _ in range(request.queries)]
     return Call(
-        *(query, torch.cat(parts, -1), make_indices(make, call), make_table(make, call.pages)),
+        *(
+            query,
+            torch.cat(parts, -1),
+            make_indices(make, call),
+            make_block_table(make, call.pages),
+        ),
         make.tensor(cumulative_ends(call.queries), "INT32"),
         make.tensor(call.keys, "INT32"),
         make.tensor(owners, "INT64"),
@@ -238,7 +243,7 @@ def _quant_build(case: Case, make: TensorMaker) -> Call:
 
 def _quant_reference(torch: Any, *tensors: Any, call: SparseCall, rope_dtype: Any) -> Any:
     query, cache, indices, table, query_ends, key_lengths, owners = tensors
-    rows_of = _sparse.by_token(cache)
+    rows_of = _sparse.rows_by_token(cache)
 
     def picked(rows: Any) -> tuple[Any, Any]:
         latent, rope, scale = (

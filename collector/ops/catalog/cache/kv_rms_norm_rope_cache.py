@@ -7,12 +7,12 @@ PA_BNSD. Quantised caches are not replayed.
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.catalog.cache._places import capacity, write
 from collector.ops.launching import arguments_at
 from collector.ops.parts import like
-from collector.ops.parts.tensors import distinct, halves_first, make_positions, rotate
+from collector.ops.parts.tensors import distinct_numbers, halves_first, make_positions, rotate
 from collector.ops.slots import elements, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
@@ -30,7 +30,7 @@ def _mode(case: Case) -> str:
 def _build(case: Case, make: TensorMaker) -> Call:
     kv, gamma, cos, _, index, *caches = (case.inputs or ())[:7]
     count = elements(input_shape(case, 4))
-    places = distinct(make, count, capacity(input_shape(case, 5)), index.dtype)
+    places = distinct_numbers(make, count, capacity(input_shape(case, 5)), index.dtype)
     return Call(
         like.normal(kv, make),
         like.normal(gamma, make),
@@ -96,8 +96,8 @@ KV_RMS_NORM_ROPE_CACHE = OpSpec(
         rules.NOTHING_EMPTY,
     ),
     lookups=(
-        *looked_up("tensor_cast.kv_rmsnorm_rope_cache.default"),
-        *looked_up(
+        *make_lookups("tensor_cast.kv_rmsnorm_rope_cache.default"),
+        *make_lookups(
             "tensor_cast.mlapo.default",
             "tensor_cast.mlapo_quant.default",
             is_part=True,

@@ -15,7 +15,7 @@ from collector.ops import rules
 from collector.ops.catalog.cache._places import write
 from collector.ops.launching import As, arguments_at
 from collector.ops.parts import like
-from collector.ops.parts.tensors import distinct, make_positions, rotate
+from collector.ops.parts.tensors import distinct_numbers, make_positions, rotate
 from collector.ops.signature import parse_signature
 from collector.ops.slots import output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
@@ -68,7 +68,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
         tensors[position] = make.full((1,), slots[position].dtype, 1 / 16)
     tensors[_ANGLES] = make_positions(make, slots[8].shape or (), slots[8].dtype)
     places, tokens = sizes["pages"] * sizes["page"], sizes["t"]
-    tensors[13] = distinct(make, tokens, places, slots[13].dtype)
+    tensors[13] = distinct_numbers(make, tokens, places, slots[13].dtype)
     gives_inner = _gives_inner(case)
     queries = tokens, sizes["heads"]
     shapes = (*queries, 512), (*queries, 64), (tokens, sizes["rank"]) if gives_inner else (0,)

@@ -20,7 +20,7 @@ from collector.model.case import Case, Shape
 from collector.ops.catalog.cache._places import write
 from collector.ops.launching import arguments_at
 from collector.ops.parts import like
-from collector.ops.parts.tensors import distinct, halves_first, make_positions, rotate
+from collector.ops.parts.tensors import distinct_numbers, halves_first, make_positions, rotate
 from collector.ops.signature import Sizes, parse_signature
 from collector.ops.slots import given, input_shape, output_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -97,7 +97,7 @@ def _build(case: Case, sizes: Sizes, make: TensorMaker) -> Call:
     if mode is _Mode.PACKED:
         tensors[_KEYS] = make.empty((0,), slots[_KEYS].dtype)
     places = sizes["pages"] * sizes["page"]
-    tensors[_PLACES] = distinct(make, sizes["t"], places, slots[_PLACES].dtype)
+    tensors[_PLACES] = distinct_numbers(make, sizes["t"], places, slots[_PLACES].dtype)
     return Call(*tensors, **_scales(case, sizes, make))
 
 
@@ -106,7 +106,7 @@ def _scales(case: Case, sizes: Sizes, make: TensorMaker) -> dict[str, Any]:
     for at in range(_SCALE_X, _SCALE_LATENTS + 1):
         if (slot := given(case, at)) is not None:
             low = 1 / (64 * sizes["hidden"] ** 0.5) if at < _SCALE_LATENTS else 16.0
-            found[_V2.slots[at]] = like.uniform(slot, make, low, 2 * low)
+            found[_V2.slots[at]] = like.uniform_like(slot, make, low, 2 * low)
     in_blocks = _mode(sizes) is _Mode.INT8_CACHE
     return found | {"cache_mode": "PA_NZ" if in_blocks else "PA_BSND"}
 

@@ -5,12 +5,12 @@ from functools import partial
 from typing import Any
 
 from collector.model.case import Case, Shape
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.catalog.cache._places import capacity, write_both
 from collector.ops.launching import arguments_at, calls
 from collector.ops.parts import like
-from collector.ops.parts.tensors import cumulative_ends, distinct, equal_parts
+from collector.ops.parts.tensors import cumulative_ends, distinct_numbers, equal_parts
 from collector.ops.slots import given, input_shape
 from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
@@ -43,7 +43,7 @@ def _block_table(cache: Shape, table: Shape, longest: int, make: TensorMaker) ->
     engine pads them."""
     requests, width = table
     used = -(-longest // cache[1])
-    blocks = distinct(make, requests * used, cache[0], "INT64")
+    blocks = distinct_numbers(make, requests * used, cache[0], "INT64")
     padding = make.full((requests, width - used), "INT64", 0)
     return make.torch.cat((blocks.view(requests, used), padding), 1)
 
@@ -132,7 +132,8 @@ def _reshape_build(case: Case, make: TensorMaker) -> Call:
     *tensors, places = case.inputs or ()
     count, held = input_shape(case, 0)[0], capacity(input_shape(case, 2))
     return Call(
-        *(like.normal(slot, make) for slot in tensors), distinct(make, count, held, places.dtype)
+        *(like.normal(slot, make) for slot in tensors),
+        distinct_numbers(make, count, held, places.dtype),
     )
 
 
@@ -150,7 +151,7 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     moves_data=True,
     npu=NpuCall(run=_write_run, needs=frozenset({Need.ATB})),
     constraints=(rules.NOTHING_EMPTY,),
-    lookups=looked_up("tensor_cast.reshape_and_cache.default"),
+    lookups=make_lookups("tensor_cast.reshape_and_cache.default"),
     launched_by=calls("ReshapeAndCacheParam"),
 )
 
@@ -166,7 +167,7 @@ def _scatter_build(case: Case, make: TensorMaker) -> Call:
     count, held = input_shape(case, 0)[0], capacity(input_shape(case, 1))
     return Call(
         *(like.normal(s, make) for s in (key, value, key_cache, value_cache)),
-        distinct(make, count, held, places.dtype),
+        distinct_numbers(make, count, held, places.dtype),
     )
 
 

@@ -43,7 +43,9 @@ def broadcasting(
     return OpSpec(kernel, call, signature, operations=operations, constraints=more, **fields)
 
 
-def gradient(kernel: str, call: str, slots: tuple[str, str], *, cost: int, **fields: Any) -> OpSpec:
+def declare_gradient(
+    kernel: str, call: str, slots: tuple[str, str], *, cost: int, **fields: Any
+) -> OpSpec:
     """Declare the gradient of a function of one tensor, from two tensors of one shape.
 
     `cost` is the number of operations per element."""
@@ -63,7 +65,7 @@ def build_positive(case: Case, make: TensorMaker) -> Call:
 def positive(slot: Slot, make: TensorMaker) -> Any:
     """Return floats of [0.5, 2), or integers of 1 to 3; a scalar for an empty cell."""
     if rules.accepted(slot.known_dtype).is_floating:
-        return like.uniform(slot, make, 0.5, 2.0)
+        return like.uniform_like(slot, make, 0.5, 2.0)
     return like.integers(slot, make, 1, 4)
 
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
-from collector.ops.catalog.elementwise._elementwise import gradient, unary
+from collector.model.lookup import make_lookups
+from collector.ops.catalog.elementwise._elementwise import declare_gradient, unary
 from collector.ops.launching import As, arguments_at, calls
 from collector.ops.parts import like
 from collector.ops.parts.tensors import swiglu
@@ -21,7 +21,7 @@ GELU = unary(
     "floating",
     reference=lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
     cost=9,
-    lookups=looked_up("aten.gelu.default", "tensor_cast.gelu.default", order=1),
+    lookups=make_lookups("aten.gelu.default", "tensor_cast.gelu.default", order=1),
 )
 GELU_V2 = unary(
     "GeluV2",
@@ -29,7 +29,7 @@ GELU_V2 = unary(
     "floating",
     reference=lambda torch, x: torch.nn.functional.gelu(x),
     cost=5,  # a quotient, the error function, 1 more, and two products
-    lookups=looked_up("aten.gelu.default", "tensor_cast.gelu.default"),
+    lookups=make_lookups("aten.gelu.default", "tensor_cast.gelu.default"),
 )
 
 
@@ -49,7 +49,7 @@ def _fast_gelu_grad(torch: Any, dy: Any, x: Any) -> Any:
     return dy * s * (1 + _FAST * x * (1 - s))
 
 
-FAST_GELU_GRAD = gradient(
+FAST_GELU_GRAD = declare_gradient(
     "FastGeluGrad",
     "torch.ops.npu.npu_fast_gelu_backward",
     ("dy", "x"),
@@ -57,10 +57,10 @@ FAST_GELU_GRAD = gradient(
     cost=11,
     launched_by=calls("aclnnFastGeluBackward"),
 )
-RELU = unary("Relu", "torch.relu", "number", lookups=looked_up("aten.relu.default"))
+RELU = unary("Relu", "torch.relu", "number", lookups=make_lookups("aten.relu.default"))
 
 # Gradient of ReLU: the gradient of the output if the element is positive, else 0.
-RELU_GRAD = gradient(
+RELU_GRAD = declare_gradient(
     "ReluGrad",
     "torch.ops.aten.threshold_backward",
     ("gradients", "features"),
@@ -73,11 +73,11 @@ SIGMOID = unary(
     "torch.sigmoid",
     "floating",
     cost=4,
-    lookups=looked_up("aten.sigmoid.default"),
+    lookups=make_lookups("aten.sigmoid.default"),
 )
 
 # 4 operations for the sigmoid, 4 for dy * s * (1 + x * (1 - s)) with a reused difference
-SILU_GRAD = gradient(
+SILU_GRAD = declare_gradient(
     "SiluGrad",
     "torch.ops.aten.silu_backward",
     ("dy", "x"),
@@ -89,10 +89,10 @@ SWISH = unary(
     "torch.nn.functional.silu",
     "floating",
     cost=4,
-    lookups=looked_up("aten.silu.default", "tensor_cast.silu.default"),
+    lookups=make_lookups("aten.silu.default", "tensor_cast.silu.default"),
     launched_by=calls("aclnnSilu"),
 )
-TANH = unary("Tanh", "torch.tanh", "floating", lookups=looked_up("aten.tanh.default"))
+TANH = unary("Tanh", "torch.tanh", "floating", lookups=make_lookups("aten.tanh.default"))
 
 
 # A gate and a value, the halves of the last dimension: silu(gate) * value.
@@ -103,7 +103,7 @@ SWI_GLU = OpSpec(
     reference=swiglu,
     # per output: exp, sum, quotient and product for silu, then a product
     operations="5 * rows * n // 2",
-    lookups=looked_up("tensor_cast.swiglu.default", joins=True),
+    lookups=make_lookups("tensor_cast.swiglu.default", joins=True),
 )
 
 

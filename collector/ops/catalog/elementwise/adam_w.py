@@ -25,7 +25,7 @@ def _tensors(slots: Sequence[Slot], make: TensorMaker) -> tuple[Any, ...]:
 
     Repeated launches stay finite: each changes `var` by about the rate."""
     var, m, v, grad = slots
-    squares = like.uniform(v, make, 0.5, 1.5)
+    squares = like.uniform_like(v, make, 0.5, 1.5)
     return like.normal(var, make), like.normal(m, make), squares, like.normal(grad, make)
 
 

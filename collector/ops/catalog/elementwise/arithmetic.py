@@ -1,7 +1,7 @@
 """Arithmetic: sums, products, quotients, powers, roots and trigonometric functions."""
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.catalog.elementwise._elementwise import (
     Build,
@@ -31,14 +31,14 @@ def _with_number(number: float) -> Build:
     return lambda case, make: Call(*build_from_slots(case, make).args, number)
 
 
-ABS = unary("Abs", "torch.abs", "number", lookups=looked_up("aten.abs.default"))
+ABS = unary("Abs", "torch.abs", "number", lookups=make_lookups("aten.abs.default"))
 
 # Sum of two tensors. FLOAT + DT_BF16 gives FLOAT: gradients are accumulated in this way.
 ADD = mixed(
     "Add",
     "torch.add",
     twins=("AddAiCore",),
-    lookups=looked_up("aten.add.Tensor", query_mode="elementwise"),
+    lookups=make_lookups("aten.add.Tensor", query_mode="elementwise"),
     launched_by={
         "aclnnAdds": arguments_at(outputs=-1),
         "aclnnInplaceAdds": arguments_at(outputs=0),
@@ -84,14 +84,14 @@ AXPY_V2 = OpSpec(
     ),
 )
 
-COS = unary("Cos", "torch.cos", "floating", lookups=looked_up("aten.cos.default"))
-EXP = unary("Exp", "torch.exp", "floating", lookups=looked_up("aten.exp.default"))
+COS = unary("Cos", "torch.cos", "floating", lookups=make_lookups("aten.cos.default"))
+EXP = unary("Exp", "torch.exp", "floating", lookups=make_lookups("aten.exp.default"))
 FLOOR_DIV = binary(
     "FloorDiv",
     "torch.floor_divide",
     "number",
     build=build_positive,
-    lookups=looked_up("aten.floor_divide.default", query_mode="elementwise"),
+    lookups=make_lookups("aten.floor_divide.default", query_mode="elementwise"),
     launched_by={**calls("aclnnFloorDivide"), "aclnnFloorDivides": arguments_at(outputs=-1)},
 )
 
@@ -102,7 +102,7 @@ FLOOR_MOD = binary(
     "torch.remainder",
     "number",
     build=build_positive,
-    lookups=looked_up("aten.remainder.Tensor", query_mode="elementwise"),
+    lookups=make_lookups("aten.remainder.Tensor", query_mode="elementwise"),
     launched_by=calls("aclnnRemainderTensorScalar", "aclnnRemainderTensorTensor"),
 )
 LOG = unary(
@@ -110,26 +110,30 @@ LOG = unary(
     "torch.log",
     "floating",
     build=build_positive,
-    lookups=looked_up("aten.log.default"),
+    lookups=make_lookups("aten.log.default"),
 )
 LOG1P = unary(
     "Log1p",
     "torch.log1p",
     "floating",
     build=build_positive,
-    lookups=looked_up("aten.log1p.default"),
+    lookups=make_lookups("aten.log1p.default"),
 )
 MAXIMUM = binary(
-    "Maximum", "torch.maximum", lookups=looked_up("aten.maximum.default", query_mode="elementwise")
+    "Maximum",
+    "torch.maximum",
+    lookups=make_lookups("aten.maximum.default", query_mode="elementwise"),
 )
 MINIMUM = binary(
-    "Minimum", "torch.minimum", lookups=looked_up("aten.minimum.default", query_mode="elementwise")
+    "Minimum",
+    "torch.minimum",
+    lookups=make_lookups("aten.minimum.default", query_mode="elementwise"),
 )
 MUL = mixed(
     "Mul",
     "torch.mul",
     twins=("MulAiCore",),
-    lookups=looked_up("aten.mul.Tensor", query_mode="elementwise"),
+    lookups=make_lookups("aten.mul.Tensor", query_mode="elementwise"),
     launched_by={"aclnnMuls": arguments_at(outputs=2), "aclnnInplaceMuls": arguments_at(outputs=0)},
 )
 
@@ -143,7 +147,7 @@ MULS = unary(
     "torch.mul",
     "half",
     build=_with_number(0.5),
-    lookups=looked_up("aten.mul.Scalar", tc_input_count=1),
+    lookups=make_lookups("aten.mul.Scalar", tc_input_count=1),
 )
 
 # x * factor + y: an MoE layer adds its routed and its shared experts in this way.
@@ -161,13 +165,13 @@ MULS_ADD_KERNEL = OpSpec(
     constraints=(rules.NOTHING_EMPTY,),
 )
 
-NEG = unary("Neg", "torch.neg", "number", lookups=looked_up("aten.neg.default"))
+NEG = unary("Neg", "torch.neg", "number", lookups=make_lookups("aten.neg.default"))
 POW = binary(
     "Pow",
     "torch.pow",
     "number",
     build=build_positive,
-    lookups=looked_up("aten.pow.Tensor_Tensor", query_mode="elementwise"),
+    lookups=make_lookups("aten.pow.Tensor_Tensor", query_mode="elementwise"),
     launched_by=calls("aclnnPowTensorTensor"),
 )
 
@@ -183,7 +187,7 @@ POWS = broadcasting(
     "torch.pow",
     "x T:float[*s], exponent T[] -> y T[*s]",
     build=lambda case, make: Call(positive(case.inputs[0], make), _EXPONENT),
-    lookups=looked_up("aten.pow.Tensor_Scalar", tc_input_count=1),
+    lookups=make_lookups("aten.pow.Tensor_Scalar", tc_input_count=1),
     launched_by={"aclnnPowTensorScalar": arguments_at(outputs=2)},
 )
 REAL_DIV = binary(
@@ -191,7 +195,7 @@ REAL_DIV = binary(
     "torch.div",
     "floating",
     build=build_positive,
-    lookups=looked_up("aten.div.Tensor", query_mode="elementwise"),
+    lookups=make_lookups("aten.div.Tensor", query_mode="elementwise"),
     launched_by=calls("aclnnDiv"),
 )
 RECIPROCAL = unary(
@@ -199,22 +203,22 @@ RECIPROCAL = unary(
     "torch.reciprocal",
     "floating",
     build=build_positive,
-    lookups=looked_up("aten.reciprocal.default"),
+    lookups=make_lookups("aten.reciprocal.default"),
 )
 RSQRT = unary(
     "Rsqrt",
     "torch.rsqrt",
     "floating",
     build=build_positive,
-    lookups=looked_up("aten.rsqrt.default"),
+    lookups=make_lookups("aten.rsqrt.default"),
 )
-SIN = unary("Sin", "torch.sin", "floating", lookups=looked_up("aten.sin.default"))
+SIN = unary("Sin", "torch.sin", "floating", lookups=make_lookups("aten.sin.default"))
 SQRT = unary(
     "Sqrt",
     "torch.sqrt",
     "floating",
     build=build_positive,
-    lookups=looked_up("aten.sqrt.default"),
+    lookups=make_lookups("aten.sqrt.default"),
 )
 
 # Square of each element of an integer tensor; for a floating-point one, Atlas A2 and A3 launch a
@@ -223,7 +227,7 @@ SQUARE = unary(
     "Square",
     "torch.square",
     "integer",
-    lookups=looked_up("aten.square.default"),
+    lookups=make_lookups("aten.square.default"),
 )
 
 # Difference of two tensors; of two scalars when an optimizer counts its steps.
@@ -232,6 +236,6 @@ SUB = binary(
     "torch.sub",
     "number",
     twins=("SubAiCore",),
-    lookups=looked_up("aten.sub.Tensor", query_mode="elementwise"),
+    lookups=make_lookups("aten.sub.Tensor", query_mode="elementwise"),
     launched_by={"aclnnSubs": arguments_at(outputs=-1)},
 )

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from collector.model.case import Case, Slot
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.catalog.elementwise._elementwise import broadcasting, comparison, unary
 from collector.ops.launching import arguments_at, calls
@@ -17,8 +17,8 @@ def _of_two(kernel: str, name: str, **fields: Any) -> OpSpec:
     """Declare a comparison of two tensors, or of a tensor and a number, which a model's operator
     has no input for."""
     lookups = (
-        *looked_up(f"aten.{name}.Tensor"),
-        *looked_up(f"aten.{name}.Scalar", tc_input_count=1),
+        *make_lookups(f"aten.{name}.Tensor"),
+        *make_lookups(f"aten.{name}.Scalar", tc_input_count=1),
     )
     called = f"aclnn{name.title()}"
     return comparison(
@@ -41,20 +41,20 @@ LOGICAL_AND = comparison(
     "torch.logical_and",
     "BOOL",
     twins=("LogicalAndAiCore",),
-    lookups=looked_up("aten.logical_and.default", "aten.bitwise_and.Tensor"),
+    lookups=make_lookups("aten.logical_and.default", "aten.bitwise_and.Tensor"),
 )
 LOGICAL_NOT = unary(
     "LogicalNot",
     "torch.logical_not",
     "BOOL",
     twins=("LogicalNotAiCore",),
-    lookups=looked_up("aten.logical_not.default", "aten.bitwise_not.default"),
+    lookups=make_lookups("aten.logical_not.default", "aten.bitwise_not.default"),
 )
 LOGICAL_OR = comparison(
     "LogicalOr",
     "torch.logical_or",
     "BOOL",
-    lookups=looked_up("aten.logical_or.default", "aten.bitwise_or.Tensor"),
+    lookups=make_lookups("aten.logical_or.default", "aten.bitwise_or.Tensor"),
 )
 
 
@@ -64,7 +64,7 @@ SELECT_V2 = broadcasting(
     "torch.where",
     "condition BOOL[&s], then T[&s], else T[&s] -> y T[*s]",
     assumes="half of the conditions are true",
-    lookups=looked_up("aten.where.self"),
+    lookups=make_lookups("aten.where.self"),
     launched_by=calls("aclnnSWhere"),
 )
 
@@ -109,7 +109,7 @@ MASKED_FILL = OpSpec(
         ),
     ),
     twins=("MaskedFillAiCore",),
-    lookups=looked_up("aten.masked_fill.Scalar", tc_input_count=2),
+    lookups=make_lookups("aten.masked_fill.Scalar", tc_input_count=2),
     launched_by={"aclnnInplaceMaskedFillScalar": arguments_at(outputs=0)},
 )
 
@@ -132,6 +132,6 @@ CLIP_BY_VALUE_V2 = OpSpec(
     signature="x T:number[*s], min T[], max T[] -> y T[*s]",
     build=_clip_build,
     operations="2 * s",  # two comparisons
-    lookups=looked_up("aten.clamp.default", tc_input_count=1),
+    lookups=make_lookups("aten.clamp.default", tc_input_count=1),
     launched_by={"aclnnClamp": arguments_at(outputs=3)},
 )

@@ -82,7 +82,7 @@ def foreach(
     row = _Lists(lists, number is not None)
 
     def build(case: Case, make: TensorMaker) -> Call:
-        tensors = iter([like.uniform(slot, make, 0.5, 2.0) for slot in row.tensors(case)])
+        tensors = iter([like.uniform_like(slot, make, 0.5, 2.0) for slot in row.tensors(case)])
         first, *others = ([*islice(tensors, row.count(case))] for _ in range(lists))
         if is_kept:
             others = [[tensor.fill_(1) for tensor in part] for part in others]

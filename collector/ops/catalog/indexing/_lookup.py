@@ -19,7 +19,7 @@ def kept_dims(case: Case, sizes: int, first: int) -> int:
     return flags.numel - len(indices_of(case, first))
 
 
-def looked_up(case: Case, sizes: int, first: int) -> Shape | None:
+def selected_shape(case: Case, sizes: int, first: int) -> Shape | None:
     """Return the shape of the selected elements; None if the indices do not fit the first input."""
     whole, indices = (case.inputs or ())[0].shape or (), indices_of(case, first)
     kept = kept_dims(case, sizes, first)

@@ -4,7 +4,7 @@ from math import prod
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import OUTPUT_ELEMENTS, looked_up
+from collector.model.lookup import OUTPUT_ELEMENTS, make_lookups
 from collector.ops import rules
 from collector.ops.catalog.indexing import _lookup
 from collector.ops.launching import As, arguments_at
@@ -57,7 +57,7 @@ GATHER_ELEMENTS_V2 = OpSpec(
             f"expected more than {_RUN} elements after a dimension that is not the last", _has_runs
         ),
     ),
-    lookups=looked_up("aten.gather.default"),
+    lookups=make_lookups("aten.gather.default"),
 )
 
 
@@ -106,9 +106,9 @@ GATHER_V2 = OpSpec(
     ),
     twins=("GatherV2AiCore",),
     lookups=(
-        *looked_up("aten.embedding.default", tc_input_count=2, interpolation=OUTPUT_ELEMENTS),
-        *looked_up("aten.index_select.default", order=1, tc_input_count=2),
-        *looked_up("aten.index.Tensor", order=1, tc_input_count=1),
+        *make_lookups("aten.embedding.default", tc_input_count=2, interpolation=OUTPUT_ELEMENTS),
+        *make_lookups("aten.index_select.default", order=1, tc_input_count=2),
+        *make_lookups("aten.index.Tensor", order=1, tc_input_count=1),
     ),
     launched_by={"aclnnEmbedding": arguments_at(outputs=2)},
     shown={"axis": As.ONE_NUMBER},
@@ -143,8 +143,8 @@ GATHER_V3 = OpSpec(
         rules.reads("expected an output with a part of the table for each index", _v3_axis),
     ),
     lookups=(
-        *looked_up("aten.embedding.default", order=1, tc_input_count=2),
-        *looked_up("aten.index_select.default", tc_input_count=2),
+        *make_lookups("aten.embedding.default", order=1, tc_input_count=2),
+        *make_lookups("aten.index_select.default", tc_input_count=2),
     ),
     launched_by={"aclnnIndexSelect": arguments_at(indices=2, outputs=3)},
     shown={"axis": As.ONE_NUMBER},
@@ -164,7 +164,7 @@ def _index_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _index_fits(case: Case) -> bool:
-    found = _lookup.looked_up(case, _FLAGS, _INDICES)
+    found = _lookup.selected_shape(case, _FLAGS, _INDICES)
     return found is not None and output_shape(case) == found
 
 
@@ -182,7 +182,7 @@ INDEX = OpSpec(
         Constraint("expected an output of the shape that the indices select", _index_fits),
         _lookup.dense_enough(_FLAGS, _INDICES, _TAIL),
     ),
-    lookups=looked_up("aten.index.Tensor", tc_input_count=1, interpolation=OUTPUT_ELEMENTS),
+    lookups=make_lookups("aten.index.Tensor", tc_input_count=1, interpolation=OUTPUT_ELEMENTS),
     launched_by={
         "aclnnIndex": arguments_at(indexed_sizes=1, indexed_strides=2, indices=1, outputs=2)
     },
@@ -216,6 +216,6 @@ NON_ZERO = OpSpec(
     reference=lambda torch, x, shape: torch.nonzero(x).view(shape),
     build=_non_zero_build,
     npu=NpuCall(run=_non_zero_run),
-    lookups=looked_up("aten.nonzero.default"),
+    lookups=make_lookups("aten.nonzero.default"),
     launched_by=dict.fromkeys(("aclnnNonzero", "aclnnNonzeroV2"), arguments_at(unknown="outputs")),
 )

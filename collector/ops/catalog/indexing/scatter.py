@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.catalog.indexing import _lookup
 from collector.ops.launching import As, arguments_at, calls
@@ -61,7 +61,7 @@ EMBEDDING_DENSE_GRAD_V2 = OpSpec(
 
 def _call(case: Case, make: TensorMaker, index_dtype: str) -> Call:
     x, index = (case.inputs or ())[:2]
-    rows = tensors.distinct(make, index.numel, input_shape(case, 0)[0], index_dtype)
+    rows = tensors.distinct_numbers(make, index.numel, input_shape(case, 0)[0], index_dtype)
     return Call(like.normal(x, make), 0, rows, 0)
 
 
@@ -104,7 +104,7 @@ def _put_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _put_fits(case: Case) -> bool:
-    return _lookup.looked_up(case, _FLAGS, _INDICES) == input_shape(case, _VALUE)
+    return _lookup.selected_shape(case, _FLAGS, _INDICES) == input_shape(case, _VALUE)
 
 
 def _is_on_vector_cores(case: Case) -> bool:
@@ -224,8 +224,8 @@ SCATTER_ELEMENTS_V2 = OpSpec(
     traffic=lambda case: tensors.placed_bytes(case, 2),
     moves_data=True,
     lookups=(
-        *looked_up("aten.scatter.value", tc_input_count=2),
-        *looked_up("aten.scatter.src"),
+        *make_lookups("aten.scatter.value", tc_input_count=2),
+        *make_lookups("aten.scatter.src"),
     ),
     launched_by=calls("aclnnScatter", "aclnnScatterAdd"),
 )

@@ -138,7 +138,7 @@ def _lower(make: TensorMaker, sizes: Chunks, dtype: str) -> Any:
 
 
 def _sums_build(case: Case, sizes: Chunks, make: TensorMaker) -> Call:
-    gates = like.uniform((case.inputs or ())[0], make, -0.1, 0.0)
+    gates = like.uniform_like((case.inputs or ())[0], make, -0.1, 0.0)
     ends, table = _ends(make, sizes), _index_table(make, sizes)
     return Call(gates, chunk_size=CHUNK, cu_seqlens=ends, block_indices=table, sizes=sizes)
 
@@ -157,7 +157,7 @@ def _run(api: Any, *args: Any, sizes: Chunks, **named: Any) -> Any:
 def _products_build(case: Case, sizes: Chunks, make: TensorMaker) -> Call:
     """Build the call. Tensors by head are views of those that the kernel gets, so that the function
     copies none."""
-    beta = like.uniform((case.inputs or ())[1], make, 0.0, 1.0)
+    beta = like.uniform_like((case.inputs or ())[1], make, 0.0, 1.0)
     gates = falling_gates(make, sizes).unsqueeze(1)
     return Call(
         unit_rows(case, 0, make),
@@ -232,7 +232,7 @@ def _inverse_reference(block: int) -> Callable[..., Any]:
 
 def _values_build(case: Case, sizes: Chunks, make: TensorMaker) -> Call:
     slots = case.inputs or ()
-    beta = like.uniform(slots[2], make, 0.0, 1.0)
+    beta = like.uniform_like(slots[2], make, 0.0, 1.0)
     return Call(
         k=unit_rows(case, 0, make),
         v=like.normal(slots[1], make),

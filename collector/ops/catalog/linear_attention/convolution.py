@@ -5,7 +5,7 @@ from typing import Any
 from collector.model.case import Case, Shape
 from collector.ops.launching import arguments_at
 from collector.ops.parts import like
-from collector.ops.parts.tensors import cumulative_ends, distinct, equal_parts
+from collector.ops.parts.tensors import cumulative_ends, distinct_numbers, equal_parts
 from collector.ops.signature import Sizes, parse_signature
 from collector.ops.slots import given, input_shape
 from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker, accepts
@@ -139,7 +139,7 @@ _TOKENS = parse_signature(
 
 def _token_build(case: Case, make: TensorMaker) -> Call:
     sizes, slots = _TOKENS.sizes(case), case.inputs or ()
-    places = distinct(make, sizes["requests"], sizes["pages"], slots[4].dtype)
+    places = distinct_numbers(make, sizes["requests"], sizes["pages"], slots[4].dtype)
     return Call(
         like.normal(slots[_X], make),
         like.normal(slots[_WEIGHT], make).mul_(0.5),

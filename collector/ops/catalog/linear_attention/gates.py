@@ -94,7 +94,7 @@ def _norm_build(case: Case, make: TensorMaker) -> Call:
     x, weight, *_ = case.inputs or ()
     return Call(
         like.normal(x, make),
-        like.uniform(weight, make, 0.5, 1.5),
+        like.uniform_like(weight, make, 0.5, 1.5),
         None,
         _EPS,
         z=like.normal(given(case, _GATE), make),

@@ -9,7 +9,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.launching import arguments_at
 from collector.ops.parts import like
-from collector.ops.parts.tensors import distinct
+from collector.ops.parts.tensors import distinct_numbers
 from collector.ops.signature import Sizes, parse_signature
 from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
@@ -48,12 +48,12 @@ def _build(case: Case, make: TensorMaker) -> Call:
         key=like.normal(slots[_KEY], make).mul_(scale),
         value=like.normal(slots[_VALUE], make),
         state=like.normal(slots[_STATE], make),
-        beta=like.uniform(slots[_BETA], make, 0.0, 1.0),
+        beta=like.uniform_like(slots[_BETA], make, 0.0, 1.0),
         scale=float(scale),
         actual_seq_lengths=lengths,
-        ssm_state_indices=distinct(make, tokens, sizes["pages"], "INT32"),
+        ssm_state_indices=distinct_numbers(make, tokens, sizes["pages"], "INT32"),
         num_accepted_tokens=make.full((requests,), "INT32", 1) if accepted else None,
-        g=like.uniform(slots[_GATE], make, -0.1, 0.0),
+        g=like.uniform_like(slots[_GATE], make, -0.1, 0.0),
         start_and_lengths=make.tensor((0, *(each,) * requests), "INT32"),
     )
 
@@ -148,9 +148,9 @@ _FUSED = parse_signature(
 def _fused_build(case: Case, make: TensorMaker) -> Call:
     sizes, slots = _FUSED.sizes(case), case.inputs or ()
     ends = make.tensor(range(sizes["t"] + 1), slots[_ENDS].dtype)
-    places = distinct(make, sizes["t"], sizes["pages"], slots[_INDICES].dtype)
+    places = distinct_numbers(make, sizes["t"], sizes["pages"], slots[_INDICES].dtype)
     return Call(
-        A_log=like.uniform(slots[_LOG], make, 0.0, 1.0),
+        A_log=like.uniform_like(slots[_LOG], make, 0.0, 1.0),
         a=like.normal(slots[_A], make),
         dt_bias=like.normal(slots[_BIAS], make),
         softplus_beta=1.0,

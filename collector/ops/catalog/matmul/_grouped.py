@@ -145,17 +145,17 @@ def packed(pairs: Any, format: str, make: TensorMaker) -> Any:
 def split_options(pairs: Any, scale_shape: Shape, make: TensorMaker) -> dict[str, Any]:
     """Return the packed scale, and the bias that the split of tokens requires."""
     scale = int8.packed_scale(scale_shape, make)
-    both = zip(pairs, int8.decoded(make.torch, scale), strict=True)
+    both = zip(pairs, int8.scale_values(make.torch, scale), strict=True)
     bias = [8 * _by_scale(make.torch, weight, own).sum(0) for weight, own in both]
     return {"scale": scale, "bias": make.torch.stack(bias)}
 
 
 def multiplied(torch: Any, tokens: Any, weight: Any, scale: Any) -> Any:
     """Return the FLOAT product of one expert; only the kernel needs the bias of the split."""
-    return tokens.float() @ _by_scale(torch, weight, int8.decoded(torch, scale))
+    return tokens.float() @ _by_scale(torch, weight, int8.scale_values(torch, scale))
 
 
-def dequantised(torch: Any, weight: Any, scale: Any, offset: Any) -> Any:
+def dequantised_expert(torch: Any, weight: Any, scale: Any, offset: Any) -> Any:
     """Return one expert's INT4 weight (K,N) in the scale's dtype: (weight + offset) * scale."""
     return _by_scale(torch, weight, scale, offset).to(scale.dtype)
 

@@ -50,7 +50,7 @@ SIGNATURE = (
 _product = product_by(SIGNATURE)
 
 
-def build(case: Case, make: TensorMaker) -> Call:
+def build_narrow_product(case: Case, make: TensorMaker) -> Call:
     product = _product(case)
     x1, x2, scale, *_ = case.inputs or ()
     per_token, bias = given(case, _PER_TOKEN), given(case, _BIAS)
@@ -70,7 +70,7 @@ def build(case: Case, make: TensorMaker) -> Call:
 
 
 def build_for_npu(case: Case, make: TensorMaker) -> Call:
-    call, settings = build(case, make), dict[str, Any]()
+    call, settings = build_narrow_product(case, make), dict[str, Any]()
     if _is_mx(case):
         dtypes = dict.fromkeys(("scale_dtype", "pertoken_scale_dtype"), narrow.E8M0)
         settings = {"group_sizes": [1, 1, narrow.GROUP], **dtypes}
@@ -79,13 +79,13 @@ def build_for_npu(case: Case, make: TensorMaker) -> Call:
     return Call(*call.args, **call.kwargs, **settings)
 
 
-def product(
+def narrow_product(
     torch: Any, x1: Any, x2: Any, scale: Any, per_token: Any, bias: Any, dtypes: _Dtypes
 ) -> Any:
     """Return the FLOAT product of matrices by their scales."""
     if scale.dtype == torch.uint8:
-        rows = narrow.scaled(torch, x1, per_token, dtypes[0])
-        columns = narrow.scaled(torch, x2.transpose(0, 1), scale.transpose(0, 1), dtypes[1])
+        rows = narrow.scaled_numbers(torch, x1, per_token, dtypes[0])
+        columns = narrow.scaled_numbers(torch, x2.transpose(0, 1), scale.transpose(0, 1), dtypes[1])
         total = rows @ columns.transpose(0, 1)
     elif scale.dim() > 1:
         rows = narrow.values(torch, x1, dtypes[0]) * _spread(per_token, x1.shape)
@@ -107,7 +107,7 @@ def _spread(scale: Any, shape: Shape) -> Any:
 def _scales(slot: Any, make: TensorMaker) -> Any:
     if spelling(slot) == narrow.SCALES:
         return narrow.scales_like(slot, make)
-    return like.uniform(slot, make, 0.05, 0.2)
+    return like.uniform_like(slot, make, 0.05, 0.2)
 
 
 def _is_mx(case: Case) -> bool:
@@ -185,7 +185,10 @@ def experts(
 ) -> tuple[Any, Any, dict[str, Any]]:
     """Return tokens, weights (E,K,N) and both scales; transposed weights and theirs are views."""
     x, weight, scale, per_token = ((case.inputs or ())[i] for i in positions)
-    numbers, of_weight = narrow.numbers(sizes.weight, spelling(weight), make), _scales(scale, make)
+    numbers, of_weight = (
+        narrow.narrow_numbers(sizes.weight, spelling(weight), make),
+        _scales(scale, make),
+    )
     if sizes.transposes_weight:
         numbers = numbers.transpose(1, 2)
         of_weight = of_weight.transpose(1, 2) if of_weight.dim() > 2 else of_weight

@@ -3,7 +3,7 @@
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.catalog.matmul._product import (
     OUTPUT_FITS,
@@ -87,7 +87,7 @@ BATCH_MAT_MUL_V2 = OpSpec(
             lambda case: not is_wide(case) or _is_one_batch(case),
         ),
     ),
-    lookups=looked_up("aten.bmm.default"),
+    lookups=make_lookups("aten.bmm.default"),
     launched_by=calls("aclnnBatchMatMul"),
     shown={"a": As.MATRICES, "b": As.MATRICES},
 )
@@ -173,5 +173,5 @@ TRANSPOSE_BATCH_MAT_MUL = OpSpec(
     operations="2 * heads * t * k * n",
     group=group_by_weight,
     npu=NpuCall(build=_build_for_npu),
-    lookups=looked_up("aten.bmm.default", order=1),
+    lookups=make_lookups("aten.bmm.default", order=1),
 )

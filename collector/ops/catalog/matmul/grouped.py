@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case, Slot
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops.catalog.matmul import _grouped, _narrow
 from collector.ops.catalog.matmul._grouped import GroupedProduct
@@ -161,7 +161,7 @@ def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
         if position in (_SCALE, _ANTIQUANT_SCALE):
             tensors[_SLOTS[position]] = int8.scale_like(slot, make)
         elif position == _PER_TOKEN:
-            tensors["per_token_scale"] = like.uniform(slot, make, 0.5, 1.5)
+            tensors["per_token_scale"] = like.uniform_like(slot, make, 0.5, 1.5)
         else:
             tensors[_SLOTS[position]] = like.normal(slot, make)
     return tensors
@@ -193,7 +193,7 @@ def _reference(
             continue
         if x.dtype.itemsize == 1 and x.dtype != torch.int8:
             sides = tokens, weight[expert], own["scale"], scale
-            place.copy_(_narrow.product(torch, *sides, None, dtypes))
+            place.copy_(_narrow.narrow_product(torch, *sides, None, dtypes))
         elif x.dtype != torch.int8:
             _multiply(torch, tokens, weight[expert], place, **own)
         elif is_packed:
@@ -216,7 +216,7 @@ def _multiply(
 ) -> None:
     """Multiply floating-point tokens; an INT8 or INT4 weight is dequantised first."""
     if weight.dtype == torch.int32:
-        weight = _grouped.dequantised(torch, weight, antiquant_scale, antiquant_offset)
+        weight = _grouped.dequantised_expert(torch, weight, antiquant_scale, antiquant_offset)
     elif antiquant_scale is not None:
         weight = int8.dequantised(weight, antiquant_scale, antiquant_offset)
     torch.mm(tokens, weight, out=place)
@@ -239,7 +239,7 @@ def _multiply_quantised(
     if bias is not None:
         total.add_(bias)
     if scale is not None:
-        total = total * int8.decoded(torch, scale)
+        total = total * int8.scale_values(torch, scale)
     if per_token is not None:
         total.mul_(per_token.unsqueeze(-1))
     place.copy_(int8.to_int8(torch, total) if place.dtype == torch.int8 else total)
@@ -288,7 +288,7 @@ GROUPED_MATMUL = OpSpec(
         ),
         _grouped.groups_fit(_sizes),
     ),
-    lookups=looked_up(
+    lookups=make_lookups(
         "tensor_cast.grouped_matmul.default",
         "tensor_cast.grouped_matmul_quant.default",
         "tensor_cast.grouped_matmul_quant_int4.default",
@@ -384,7 +384,7 @@ def _gate_call(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, di
     """Return tokens, weights in a format, and the other tensors by name."""
     x, weight, weight_scale, x_scale, *_ = _gate_case(case).inputs or ()
     sizes, tokens = _gate_sizes(case), like.integers(x, make, -127, 128)
-    named = {"x_scale": like.uniform(x_scale, make, 0.5, 1.5)}
+    named = {"x_scale": like.uniform_like(x_scale, make, 0.5, 1.5)}
     if _grouped.is_nibbles(_gate_case(case)):
         pairs = _grouped.nibbles(sizes, make)
         split = _grouped.split_options(pairs, weight_scale.shape or (), make)
@@ -507,13 +507,13 @@ def _narrow_gated(
     for expert, count in enumerate(counts):
         rows = slice(start, start + count)
         own = weight[expert], weight_scale[expert]
-        wide[rows] = _narrow.product(torch, x[rows], *own, x_scale[rows], None, dtypes)
+        wide[rows] = _narrow.narrow_product(torch, x[rows], *own, x_scale[rows], None, dtypes)
         start += count
     gated = swiglu(torch, wide)
     if x_scale.dim() > 1:
         return narrow.quantised(torch, gated, dtype)
     scale = gated.abs().amax(-1) / narrow.most_of(torch, dtype)
-    return narrow.rounded(torch, gated / scale.unsqueeze(-1), dtype), scale
+    return narrow.rounded_narrow(torch, gated / scale.unsqueeze(-1), dtype), scale
 
 
 def _gate_flops(case: Case) -> int:
@@ -547,7 +547,7 @@ GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
         served="torch.ops._C_ascend.grouped_matmul_swiglu_quant_weight_nz",
     ),
     constraints=(_grouped.groups_fit(_gate_sizes),),
-    lookups=looked_up(
+    lookups=make_lookups(
         "tensor_cast.grouped_matmul_quant_swiglu.default",
         "tensor_cast.grouped_matmul_quant_int4_swiglu.default",
         "tensor_cast.grouped_matmul_fp8_swiglu.default",
@@ -585,7 +585,7 @@ GROUPED_MATMUL_SWIGLU_QUANT_V2 = replace(
         ),
         _grouped.groups_fit(_gate_sizes),
     ),
-    lookups=looked_up(
+    lookups=make_lookups(
         "tensor_cast.grouped_matmul_quant_swiglu.default",
         "tensor_cast.grouped_matmul_quant_int4_swiglu.default",
         "tensor_cast.grouped_matmul_fp8_swiglu.default",

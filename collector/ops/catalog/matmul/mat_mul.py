@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case, Slot, logical_shape
-from collector.model.lookup import ONE_SIZE, looked_up
+from collector.model.lookup import ONE_SIZE, make_lookups
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
 from collector.ops.catalog.matmul import _product
@@ -40,7 +40,7 @@ def are_in_blocks(case: Case) -> bool:
     return all(_is_nz(given(case, at)) for at in (_CONVERTED_A, _CONVERTED_B))
 
 
-def converted(case: Case) -> Product | None:
+def plain_product(case: Case) -> Product | None:
     """Return the product of plain operands that CANN converts to those of the case, or None.
 
     The layouts are NT, NN, TN or TT."""
@@ -112,7 +112,7 @@ _LAYOUTS = ("NT", "NN", "TN", "TT")
 def product_of(case: Case) -> Product | None:
     """Return the first reading of two matrices that fits, or None."""
     if are_in_blocks(case):
-        return converted(case) or of_layer(case)
+        return plain_product(case) or of_layer(case)
     return _product.read_single_product(case, _LAYOUTS)
 
 
@@ -168,7 +168,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
 
 def _build_in_blocks(product: Product, case: Case, make: TensorMaker) -> Call:
     slots = (case.inputs or ())[:2]
-    if converted(case) is None:
+    if plain_product(case) is None:
         sizes = ((product.m, product.k), (product.n, product.k))
         a, b = (
             make.stored(make.normal(size, slot.dtype), slot.format)
@@ -193,7 +193,7 @@ def _blocks_fit(case: Case) -> bool:
 #
 # NT is a linear layer's forward, NN the gradient of its input, TN that of its weight: shapes that
 # fit several readings are read as the first of them. If both operands are in FRACTAL_NZ, they are
-# plain ones that aclnn has converted, or those of torch_npu's own linear layer (`converted`).
+# plain ones that aclnn has converted, or those of torch_npu's own linear layer (`plain_product`).
 MAT_MUL_V2 = OpSpec(
     kernel="MatMulV2",
     twins=("MatMulV3", "MatMulCommon", "MatMul"),
@@ -227,8 +227,8 @@ MAT_MUL_V2 = OpSpec(
         Constraint("expected more than one row and column in a FRACTAL_NZ weight", _blocks_fit),
     ),
     lookups=(
-        *looked_up("aten.mm.default", "aten.addmm.default", interpolation=ONE_SIZE),
-        *looked_up("tensor_cast.matmul_all_reduce.default", collective="all_reduce"),
+        *make_lookups("aten.mm.default", "aten.addmm.default", interpolation=ONE_SIZE),
+        *make_lookups("tensor_cast.matmul_all_reduce.default", collective="all_reduce"),
     ),
     launched_by={
         **calls("aclnnMm", "aclnnMatmulWeightNz"),

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from collector.model.case import Case, Slot
-from collector.model.lookup import ONE_SIZE, looked_up
+from collector.model.lookup import ONE_SIZE, make_lookups
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
 from collector.ops.catalog.matmul import _grouped, _narrow
@@ -71,7 +71,7 @@ def _placed(case: Case) -> Case:
 
 def _build(case: Case, make: TensorMaker) -> Call:
     if is_narrow(case):
-        return _narrow.build(case, make)
+        return _narrow.build_narrow_product(case, make)
     scale = int8.scale_like((case.inputs or ())[_SCALE], make)
     return _call(case, make, scale, _option_tensors(case, make))
 
@@ -97,7 +97,7 @@ def _call(case: Case, make: TensorMaker, scale: Any, options: dict[str, Any]) ->
 
 def _option_tensors(case: Case, make: TensorMaker) -> dict[str, Any]:
     return {
-        name: like.uniform(slot, make, 0.5, 1.5)
+        name: like.uniform_like(slot, make, 0.5, 1.5)
         if name == "pertoken_scale"
         else like.normal(slot, make)
         for name, slot in _options(case).items()
@@ -119,13 +119,13 @@ def _reference(
 ) -> Any:
     if x1.dtype != torch.int8:
         scales, dtypes = (scale, pertoken_scale), (x1_dtype, x2_dtype)
-        return _narrow.product(torch, x1, x2, *scales, bias, dtypes).to(output_dtype)
+        return _narrow.narrow_product(torch, x1, x2, *scales, bias, dtypes).to(output_dtype)
     total = int8.int8_product(torch, x1, x2)
     if bias is not None and bias.dtype == torch.int32:
         total, bias = total.add_(bias), None
     if output_dtype == torch.int32:
         return total
-    wide = total * int8.decoded(torch, scale)
+    wide = total * int8.scale_values(torch, scale)
     if pertoken_scale is not None:
         wide.mul_(pertoken_scale.unsqueeze(-1))
     for term in (bias, offset):
@@ -178,14 +178,14 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
         ),
     ),
     lookups=(
-        *looked_up(
+        *make_lookups(
             *(f"tensor_cast.{name}.default" for name in _LINEAR),
             tc_input_count=2,
             compute_subcategory="quantized_matmul",
             expected_input_formats=("ND", "FRACTAL_NZ"),
             interpolation=ONE_SIZE,
         ),
-        *looked_up(
+        *make_lookups(
             *(f"tensor_cast.{name}_all_reduce.default" for name in _LINEAR),
             tc_input_count=2,
             collective="all_reduce",
@@ -255,7 +255,7 @@ def _weight_reference(
     bias: Any = None,
 ) -> Any:
     if weight.dtype == torch.int32:
-        wide = _grouped.dequantised(torch, weight, scale, antiquant_offset)
+        wide = _grouped.dequantised_expert(torch, weight, scale, antiquant_offset)
     else:
         wide = int8.dequantised(weight, scale, antiquant_offset)
     product = torch.mm(x, wide)
@@ -335,7 +335,7 @@ def _v4_build(case: Case, make: TensorMaker) -> Call:
         _grouped.packed(pairs[0], x2.format, make),
         split["scale"][0],
         offset=split["bias"][0],
-        pertoken_scale=like.uniform(row_scale, make, 0.5, 1.5),
+        pertoken_scale=like.uniform_like(row_scale, make, 0.5, 1.5),
         output_dtype=make.dtype(out.dtype if out else "DT_BF16"),
         group_sizes=[0, 0, _V4_GROUP],
     )
@@ -362,7 +362,7 @@ def _v4_reference(
 ) -> Any:
     if x1.dtype != torch.int8:
         scales, dtypes = (scale, pertoken_scale), (None, x2_dtype)
-        return _narrow.product(torch, x1, x2, *scales, bias, dtypes).to(output_dtype)
+        return _narrow.narrow_product(torch, x1, x2, *scales, bias, dtypes).to(output_dtype)
     return _grouped.multiplied(torch, x1, x2, scale).mul_(pertoken_scale).to(output_dtype)
 
 

@@ -13,7 +13,7 @@ from collector.ops.spec import TensorMaker
 _USUAL = 256  # experts, where a row does not record the number
 
 
-def experts_of(choices: int) -> int:
+def expert_count(choices: int) -> int:
     """Return the number of experts to choose from, where a row does not record it."""
     return max(_USUAL, choices)
 

@@ -42,7 +42,7 @@ def _dispatch_build(case: Case, make: TensorMaker) -> Call:
     return Call(
         like.normal(x, make),
         _routing.make_choices(make, tokens, choices, experts, ids.dtype),
-        expert_scales=like.uniform(given(case, _WEIGHTS), make, 0.0, 1.0),
+        expert_scales=like.uniform_like(given(case, _WEIGHTS), make, 0.0, 1.0),
         moe_expert_num=experts,
         quant_mode=_DYNAMIC if spelling(output_slot(case)) == "INT8" else 0,
     )
@@ -96,7 +96,13 @@ def _combine_build(case: Case, make: TensorMaker) -> Call:
     origins = like.full(info, make, 0)
     origins[: 3 * len(order)] = triples.flatten().to(origins.dtype)
     ends = _routing.counts_of(torch, chosen, experts).cumsum(0).to(make.dtype(counts.dtype))
-    tensors = like.normal(rows, make), chosen, origins, ends, like.uniform(weights, make, 0.0, 1.0)
+    tensors = (
+        like.normal(rows, make),
+        chosen,
+        origins,
+        ends,
+        like.uniform_like(weights, make, 0.0, 1.0),
+    )
     return Call(*tensors, moe_expert_num=experts)
 
 

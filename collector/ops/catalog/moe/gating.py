@@ -3,7 +3,7 @@
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.catalog.moe._routing import chosen_by_output, make_choices, unwritten
 from collector.ops.launching import arguments_at
@@ -108,7 +108,7 @@ MOE_GATING_TOP_K = OpSpec(
     operations="4 * t * experts",  # about 4 for each score; the sort is not counted
     npu=NpuCall(run=_npu_run, served="torch.ops._C_ascend.moe_gating_top_k"),
     constraints=(rules.NOTHING_EMPTY,),
-    lookups=looked_up(
+    lookups=make_lookups(
         "tensor_cast.moe_gating_top_k_softmax.default",
         "tensor_cast.moe_gating_top_k_sigmoid.default",
         "tensor_cast.moe_gating_top_k.default",
@@ -174,7 +174,7 @@ MOE_GATING_TOP_K_HASH = OpSpec(
     traffic=_hash_traffic,
     npu=NpuCall(run=_hash_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
     constraints=(rules.NOTHING_EMPTY,),
-    lookups=looked_up("tensor_cast.moe_gating_top_k_hash.default", tc_input_count=1),
+    lookups=make_lookups("tensor_cast.moe_gating_top_k_hash.default", tc_input_count=1),
     launched_by={"aclnnMoeGatingTopKHash": arguments_at(outputs=-3)},
 )
 
@@ -213,6 +213,6 @@ MOE_GATING_TOP_KSOFTMAX = OpSpec(
     build=_softmax_build,
     operations="4 * t * experts",
     constraints=(rules.NOTHING_EMPTY,),
-    lookups=looked_up("tensor_cast.moe_gating_top_k_softmax.default", order=1, tc_input_count=1),
+    lookups=make_lookups("tensor_cast.moe_gating_top_k_softmax.default", order=1, tc_input_count=1),
     launched_by={"aclnnMoeGatingTopKSoftmax": arguments_at(outputs=3)},
 )

@@ -31,14 +31,14 @@ def _quantises(case: Case) -> bool:
     return spelling(expanded) == "INT8" != spelling(x)
 
 
-def build(case: Case, make: TensorMaker) -> Call:
+def build_init_routing(case: Case, make: TensorMaker) -> Call:
     x, choices, *_ = case.inputs or ()
     scale, experts = given(case, _SCALE), _routing.output_size(case, _COUNTS)
     rows, each = input_shape(case, 1)
     return Call(
         like.normal(x, make),
         _routing.make_choices(make, rows, each, experts, choices.dtype),
-        scale=like.uniform(scale, make, 0.5, 1.5),
+        scale=like.uniform_like(scale, make, 0.5, 1.5),
         active_num=rows * each,
         expert_num=experts,
         expert_tokens_num_type=_COUNT_MODE,
@@ -53,7 +53,7 @@ def _npu_build(case: Case, make: TensorMaker) -> Call:
     """Build the call; without any scale the last output is undefined.
 
     A scale exists if the row has one to pass through, or if rows are quantised."""
-    call, rows = build(case, make), (elements(input_shape(case, 1)),)
+    call, rows = build_init_routing(case, make), (elements(input_shape(case, 1)),)
     has_scale = call.kwargs["scale"] is not None or _quantises(case)
     return Call(
         *call.args, **call.kwargs, scales=None if has_scale else _routing.unwritten(make, rows)
@@ -96,7 +96,7 @@ def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -
         "-offset -> expanded_x T|INT8[t * k, h], expanded_row_idx INT32[t * k], "
         "expert_tokens INT64[experts]!, expanded_scale FLOAT[t * k] where k <= experts <= 10240",
         reference=_reference,
-        build=build,
+        build=build_init_routing,
         flops=lambda case: 4 * elements(output_shape(case, 0)) if _quantises(case) else 0,
         npu=NpuCall(run=_npu_run, build=_npu_build, needs=needs),
         constraints=(

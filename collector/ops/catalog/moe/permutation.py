@@ -4,7 +4,7 @@ from itertools import islice
 from typing import Any
 
 from collector.model.case import Case, Shape
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.catalog.moe import _routing
 from collector.ops.launching import arguments_at
@@ -123,7 +123,7 @@ def _re_routing_build(case: Case, make: TensorMaker) -> Call:
     return Call(
         like.normal(tokens, make),
         make.tensor(table, counts.dtype),
-        per_token_scales=like.uniform(given(case, _RE_ROUTING_SCALES), make, 0.5, 1.5),
+        per_token_scales=like.uniform_like(given(case, _RE_ROUTING_SCALES), make, 0.5, 1.5),
     )
 
 
@@ -188,7 +188,9 @@ def _permute_choices(case: Case) -> Shape:
 def _permute_build(case: Case, make: TensorMaker) -> Call:
     tokens, indices, *_ = case.inputs or ()
     rows, choices = _permute_choices(case)
-    chosen = _routing.make_choices(make, rows, choices, _routing.experts_of(choices), indices.dtype)
+    chosen = _routing.make_choices(
+        make, rows, choices, _routing.expert_count(choices), indices.dtype
+    )
     is_int8 = spelling(tokens) == "INT8"
     moved = like.integers(tokens, make, -127, 128) if is_int8 else like.normal(tokens, make)
     return Call(moved, chosen.reshape(indices.shape or ()), _rows(case))
@@ -219,7 +221,7 @@ MOE_TOKEN_PERMUTE = OpSpec(
     traffic=_traffic,
     moves_data=True,
     constraints=(rules.NOTHING_EMPTY,),
-    lookups=looked_up("tensor_cast.init_routing_v2.default", tc_input_count=2),
+    lookups=make_lookups("tensor_cast.init_routing_v2.default", tc_input_count=2),
 )
 
 # Rows in the order of experts, summed back into tokens with the weights of their choices.
@@ -233,7 +235,7 @@ def _unpermute_build(case: Case, make: TensorMaker) -> Call:
     return Call(
         like.normal(rows, make),
         make.permutation(places.numel, places.dtype),
-        like.uniform(probs, make, 0.0, 1.0),
+        like.uniform_like(probs, make, 0.0, 1.0),
     )
 
 
@@ -256,5 +258,5 @@ MOE_TOKEN_UNPERMUTE = OpSpec(
     build=_unpermute_build,
     operations="2 * rows * h * has_probs",  # a product and a sum with weights
     constraints=(rules.NOTHING_EMPTY,),
-    lookups=looked_up("tensor_cast.unpermute_tokens.default", tc_input_count=1),
+    lookups=make_lookups("tensor_cast.unpermute_tokens.default", tc_input_count=1),
 )

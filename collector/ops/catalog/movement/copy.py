@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from collector.model.case import Case, Shape
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.launching import arguments_at
 from collector.ops.parts import like
@@ -208,7 +208,7 @@ CAST = OpSpec(
     constraints=(Constraint("expected an output with another dtype than the input", _converts),),
     npu=NpuCall(build=_npu_build),
     twins=("CastAiCore",),
-    lookups=looked_up(
+    lookups=make_lookups(
         "aten.to.dtype",
         "aten._to_copy.default",
         "prims.convert_element_type.default",
@@ -247,7 +247,7 @@ PAD_V3 = OpSpec(
     moves_data=True,
     constraints=(Constraint("expected an output that holds the input and more", _pad_v3_fits),),
     twins=("PadV3AiCore",),
-    lookups=looked_up("aten.constant_pad_nd.default", tc_input_count=1),
+    lookups=make_lookups("aten.constant_pad_nd.default", tc_input_count=1),
     launched_by={"aclnnConstantPadNd": arguments_at(outputs=3)},
     shown={"paddings": "INT32"},
 )
@@ -304,8 +304,8 @@ REPEAT_INTERLEAVE = OpSpec(
     npu=NpuCall(run=_run),
     twins=("RepeatInterleaveV2",),
     lookups=(
-        *looked_up("aten.repeat_interleave.self_int", tc_input_count=1),
-        *looked_up("aten.repeat_interleave.self_Tensor", tc_input_count=2),
+        *make_lookups("aten.repeat_interleave.self_int", tc_input_count=1),
+        *make_lookups("aten.repeat_interleave.self_Tensor", tc_input_count=2),
     ),
 )
 
@@ -356,8 +356,8 @@ TENSOR_MOVE = OpSpec(
     moves_data=True,
     twins=("TensorMoveAiCore",),
     lookups=(
-        *looked_up("aten.to.dtype", order=1, tc_input_count=1),
-        *looked_up(
+        *make_lookups("aten.to.dtype", order=1, tc_input_count=1),
+        *make_lookups(
             "aten.clone.default", "aten.copy.default", "aten.copy_.default", tc_input_count=1
         ),
     ),
@@ -383,7 +383,7 @@ TILE = OpSpec(
     build=lambda case, make: Call(like.normal((case.inputs or ())[0], make), _multiples(case)),
     moves_data=True,
     constraints=(rules.reads("expected a larger output that repeats the input", _multiples),),
-    lookups=looked_up("aten.repeat.default", tc_input_count=1),
+    lookups=make_lookups("aten.repeat.default", tc_input_count=1),
     launched_by={"aclnnRepeat": arguments_at(outputs=-1)},
 )
 
@@ -439,7 +439,7 @@ def _triangle(kernel: str, call: str, *operators: str) -> OpSpec:
         call=call,
         signature="x T[*batch, m, n] -> y T[*batch, m, n]",
         moves_data=True,
-        lookups=looked_up(*operators),
+        lookups=make_lookups(*operators),
     )
 
 
@@ -463,6 +463,6 @@ REVERSE_V2 = OpSpec(
     signature="x T[*s], axis integer[axes] -> y T[*s] where 0 < axes <= s_rank",
     build=_reverse_build,
     moves_data=True,
-    lookups=looked_up("aten.flip.default", tc_input_count=1),
+    lookups=make_lookups("aten.flip.default", tc_input_count=1),
     launched_by={"aclnnFlip": arguments_at(outputs=2)},
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import Lookup, looked_up
+from collector.model.lookup import Lookup, make_lookups
 from collector.ops.launching import As, LaunchedBy, arguments_at, calls
 from collector.ops.parts import like
 from collector.ops.slots import elements, output_shape, output_slot, spelling
@@ -83,7 +83,7 @@ ONES_LIKE = fill(
 ZEROS_LIKE = fill(
     "ZerosLike",
     "torch.Tensor.zero_",
-    lookups=looked_up("aten.zeros_like.default"),
+    lookups=make_lookups("aten.zeros_like.default"),
     launched_by=calls("aclnnInplaceZero"),
 )
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from collector.model.case import Case, Shape
-from collector.model.lookup import OUTPUT_ELEMENTS, looked_up
+from collector.model.lookup import OUTPUT_ELEMENTS, make_lookups
 from collector.ops import rules
 from collector.ops.launching import calls
 from collector.ops.parts import like
@@ -14,7 +14,7 @@ from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, Ten
 # Operators that join tensors into an existing one.
 
 
-def joined(
+def joining_operator(
     kernel: str,
     call: str,
     dim: Callable[[Case], int | None],
@@ -67,7 +67,7 @@ def _concat_d_dim(case: Case) -> int | None:
 
 # Tensors joined along the one dimension in which the output's size is their sum; in graphs
 # `ConcatV2D`.
-CONCAT_D = joined(
+CONCAT_D = joining_operator(
     "ConcatD",
     "torch.cat",
     _concat_d_dim,
@@ -75,7 +75,9 @@ CONCAT_D = joined(
     # `cat` of one tensor launches TensorMove (profiles of CANN 8.3).
     Constraint("expected at least two inputs", lambda case: len(case.inputs or ()) > 1),
     of_graphs="ConcatV2D",
-    lookups=looked_up("aten.cat.default", "tensor_cast.cat.default", interpolation=OUTPUT_ELEMENTS),
+    lookups=make_lookups(
+        "aten.cat.default", "tensor_cast.cat.default", interpolation=OUTPUT_ELEMENTS
+    ),
 )
 
 
@@ -91,7 +93,7 @@ def _pack_dim(case: Case) -> int | None:
 
 
 # Tensors of one shape joined along a new dimension: the first whose size is their number.
-PACK = joined(
+PACK = joining_operator(
     "Pack",
     "torch.stack",
     _pack_dim,
@@ -100,7 +102,7 @@ PACK = joined(
         "number of inputs",
         _pack_dim,
     ),
-    lookups=looked_up("aten.stack.default"),
+    lookups=make_lookups("aten.stack.default"),
     launched_by=calls("aclnnStack"),
 )
 

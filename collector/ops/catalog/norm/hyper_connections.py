@@ -88,8 +88,8 @@ def _post_build(case: Case, make: TensorMaker) -> Call:
     return Call(
         like.normal(x, make),
         like.normal(residual, make),
-        like.uniform(write, make, 0.0, 2.0),
-        like.uniform(mix, make, 0.0, 2.0 / streams),
+        like.uniform_like(write, make, 0.0, 2.0),
+        like.uniform_like(mix, make, 0.0, 2.0 / streams),
     )
 
 

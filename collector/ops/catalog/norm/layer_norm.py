@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops.launching import Positions, arguments_at
 from collector.ops.slots import output_slot
 from collector.ops.spec import (
@@ -62,7 +62,7 @@ LAYER_NORM_V3 = OpSpec(
     # a sum, a difference, a square and a sum, then a product, and gamma and beta
     operations="7 * rows * c * d",
     npu=NpuCall(run=_launch),
-    lookups=looked_up(
+    lookups=make_lookups(
         "aten.native_layer_norm.default", "tensor_cast.layer_norm.default", tc_input_count=3
     ),
     launched_by={"aclnnLayerNorm": arguments_at(gamma=2, beta=3, outputs=4)},

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops.catalog.norm import _rms_norm
 from collector.ops.launching import arguments_at
 from collector.ops.parts import like
@@ -26,7 +26,7 @@ RMS_NORM = OpSpec(
     " -> y T[*rows, *c, d], rstd FLOAT[*rows, 1*c, 1]",
     reference=_reference,
     operations=_OPERATIONS,
-    lookups=looked_up("tensor_cast.rms_norm.default"),
+    lookups=make_lookups("tensor_cast.rms_norm.default"),
 )
 
 
@@ -70,7 +70,7 @@ def _grad_build(case: Case, make: TensorMaker) -> Call:
     dy, x, rstd, gamma = case.inputs or ()
     terms = (like.normal(slot, make) for slot in (dy, x))
     # as for rows of N(0, 1)
-    return Call(*terms, like.uniform(rstd, make, 0.9, 1.1), like.normal(gamma, make))
+    return Call(*terms, like.uniform_like(rstd, make, 0.9, 1.1), like.normal(gamma, make))
 
 
 def _grad_reference(torch: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
@@ -104,7 +104,7 @@ ADD_RMS_NORM = OpSpec(
     reference=_rms_norm.add_and_normalise,
     build=_rms_norm.build_sum,
     operations=_rms_norm.SUM_OPERATIONS,
-    lookups=looked_up(
+    lookups=make_lookups(
         "tensor_cast.add_rms_norm.default",
         "tensor_cast.add_rms_norm2.default",
         order=1,
@@ -122,7 +122,7 @@ ADD_RMS_NORM_BIAS = OpSpec(
     build=_rms_norm.build_sum,
     operations=f"{_rms_norm.SUM_OPERATIONS} + has_beta * rows * c * d",
     npu=NpuCall(needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
-    lookups=looked_up(
+    lookups=make_lookups(
         "tensor_cast.add_rms_norm.default", "tensor_cast.add_rms_norm2.default", tc_input_count=3
     ),
     launched_by={"aclnnAddRmsNormBias": arguments_at(outputs=4)},
@@ -133,7 +133,7 @@ def _inplace_build(case: Case, make: TensorMaker) -> Call:
     """Build a gamma near 1: sums grow by about 1 per launch, and stay finite."""
     x1, x2, gamma = case.inputs or ()
     terms = (like.normal(slot, make) for slot in (x1, x2))
-    return Call(*terms, like.uniform(gamma, make, 0.5, 1.0))
+    return Call(*terms, like.uniform_like(gamma, make, 0.5, 1.0))
 
 
 def _inplace_reference(torch: Any, x1: Any, x2: Any, gamma: Any) -> Any:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.catalog.norm._rms_norm import normalised
 from collector.ops.parts import like, narrow
@@ -51,7 +51,7 @@ RMS_NORM_DYNAMIC_MX_QUANT = OpSpec(
     narrow=narrow.OF_MX,
     npu=NpuCall(run=_launch, needs=frozenset({Need.ASCEND_950})),
     constraints=(narrow.PAIRS_FIT, rules.NOTHING_EMPTY),
-    lookups=looked_up("tensor_cast.rms_norm_dynamic_quant_mxfp4.default", tc_input_count=2),
+    lookups=make_lookups("tensor_cast.rms_norm_dynamic_quant_mxfp4.default", tc_input_count=2),
 )
 
 
@@ -75,7 +75,7 @@ ADD_RMS_NORM_DYNAMIC_MX_QUANT = replace(
     build=partial(_build, gamma=_SUM_GAMMA),
     # per element 1 for the sum, 4 for the norm, 1 for a beta and 3 for the quantisation
     operations="(8 + has_beta) * rows * k",
-    lookups=looked_up(
+    lookups=make_lookups(
         "tensor_cast.add_rms_norm_dynamic_quant_mxfp4.default",
         "tensor_cast.add_rms_norm_dynamic_quant2_mxfp4.default",
         tc_input_count=3,

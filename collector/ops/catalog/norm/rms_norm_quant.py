@@ -3,7 +3,7 @@
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops.catalog.norm._rms_norm import normalised
 from collector.ops.launching import arguments_at
 from collector.ops.parts import like
@@ -28,7 +28,7 @@ def _is_twofold(case: Case) -> bool:
 def _build(case: Case, make: TensorMaker) -> Call:
     x1, x2, gamma = (like.normal(slot, make) for slot in (case.inputs or ())[:3])
     options = {
-        name: like.uniform(slot, make, 0.5, 1.5)
+        name: like.uniform_like(slot, make, 0.5, 1.5)
         for i, name in _OPTIONAL.items()
         if (slot := given(case, i))
     }
@@ -80,7 +80,7 @@ ADD_RMS_NORM_DYNAMIC_QUANT = OpSpec(
     operations="(8 + 3 * max(has_y2, has_smooth_scale2) + has_smooth_scale1 + has_smooth_scale2"
     " + has_beta) * rows * d",
     npu=NpuCall(run=_launch),
-    lookups=looked_up(
+    lookups=make_lookups(
         "tensor_cast.add_rms_norm_dynamic_quant_symmetric.default",
         "tensor_cast.add_rms_norm_dynamic_quant2_symmetric.default",
         "tensor_cast.add_rms_norm_dynamic_quant_asymmetric.default",
@@ -104,7 +104,7 @@ def _norm_build(case: Case, make: TensorMaker) -> Call:
     return Call(
         like.normal(x, make),
         like.normal(gamma, make),
-        smooth_scale=like.uniform(smooth, make, 0.5, 1.5),
+        smooth_scale=like.uniform_like(smooth, make, 0.5, 1.5),
         beta=like.normal(beta, make),
         second=tuple(like.full(slot, make, 0) if slot and slot.shape else None for slot in second),
     )
@@ -137,7 +137,7 @@ RMS_NORM_DYNAMIC_QUANT = OpSpec(
     # per element 4 for the norm, 3 for the quantisation, and one for each of smoothing and beta
     operations="(7 + has_smooth_scale1 + has_beta) * rows * d",
     npu=NpuCall(run=_norm_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
-    lookups=looked_up("tensor_cast.rms_norm_dynamic_quant_symmetric.default", tc_input_count=2),
+    lookups=make_lookups("tensor_cast.rms_norm_dynamic_quant_symmetric.default", tc_input_count=2),
     launched_by={"aclnnRmsNormDynamicQuant": arguments_at(outputs=-4)},
 )
 
@@ -149,8 +149,8 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     slots = case.inputs or ()
     return Call(
         *(like.normal(slot, make) for slot in slots[:3]),
-        like.uniform(slots[_SCALES], make, 0.02, 0.1),
-        like.uniform(given(case, _ZEROS), make, -5, 5),
+        like.uniform_like(slots[_SCALES], make, 0.02, 0.1),
+        like.uniform_like(given(case, _ZEROS), make, -5, 5),
         like.normal(given(case, _STATIC_BETA), make),
     )
 
@@ -193,7 +193,7 @@ ADD_RMS_NORM_QUANT = OpSpec(
     # 5 for the sum and its norm, 2 for the quantisation, and 1 for each of zero point and beta
     operations="(7 + has_zero_points1 + has_beta) * rows * d",
     npu=NpuCall(build=_build_for_npu),
-    lookups=looked_up(
+    lookups=make_lookups(
         "tensor_cast.add_rms_norm_quant.default",
         "tensor_cast.add_rms_norm_quant2.default",
         tc_input_count=3,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from collector.model.case import Case, Shape
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.catalog.quant.quantize import group_counts
 from collector.ops.parts import like, narrow
@@ -52,7 +52,7 @@ DYNAMIC_MX_QUANT = OpSpec(
     narrow=narrow.OF_MX,
     npu=NpuCall(needs=frozenset({Need.ASCEND_950})),
     constraints=(narrow.PAIRS_FIT, rules.NOTHING_EMPTY),
-    lookups=looked_up(
+    lookups=make_lookups(
         "tensor_cast.dynamic_quantize_mxfp4.default",
         compute_subcategory="compute_scale",
         tc_input_count=1,
@@ -131,7 +131,7 @@ def _block_reference(
     blocks = padded.unflatten(1, (-1, col_block_size)).unflatten(0, (-1, row_block_size))
     scale = blocks.abs().amax((1, 3)) / most
     y = (blocks / scale[:, None, :, None]).flatten(2).flatten(0, 1)[:m, :n]
-    return narrow.rounded(torch, y, dst_type).contiguous(), scale
+    return narrow.rounded_narrow(torch, y, dst_type).contiguous(), scale
 
 
 # Numbers with one FLOAT scale for each 128 neighbours of a row, or for 128 of 128 rows.
@@ -147,7 +147,7 @@ DYNAMIC_BLOCK_QUANT = OpSpec(
     narrow=frozenset(narrow.BYTE_DTYPES),
     npu=NpuCall(needs=frozenset({Need.ASCEND_950})),
     constraints=(rules.NOTHING_EMPTY,),
-    lookups=looked_up(
+    lookups=make_lookups(
         "tensor_cast.dynamic_quantize_mxfp4.default",
         order=1,
         compute_subcategory="compute_scale",

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case, Shape
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.launching import arguments_at, calls
 from collector.ops.parts import like
@@ -23,7 +23,7 @@ def group_counts(case: Case, groups: int) -> Shape:
     return equal_parts(input_shape(case, 0)[0], slot.numel) if slot else ()
 
 
-def scaled(wide: Any, scales: Any, counts: Shape) -> Any:
+def scale_rows(wide: Any, scales: Any, counts: Shape) -> Any:
     """Multiply all rows by the same scales, or each group's rows by the group's own, in place."""
     if not counts:
         return wide.mul_(scales)
@@ -40,8 +40,8 @@ def _build(case: Case, make: TensorMaker) -> Call:
     x, scale, offset = ((case.inputs or ())[_X], (case.inputs or ())[_SCALE], given(case, _OFFSET))
     return Call(
         like.normal(x, make),
-        like.uniform(scale, make, 10, 40),
-        like.uniform(offset, make, -5, 5),
+        like.uniform_like(scale, make, 10, 40),
+        like.uniform_like(offset, make, -5, 5),
     )
 
 
@@ -80,7 +80,7 @@ ASCEND_QUANT_V2 = OpSpec(
             ),
         ),
     ),
-    lookups=looked_up("tensor_cast.quantize.default", tc_input_count=1),
+    lookups=make_lookups("tensor_cast.quantize.default", tc_input_count=1),
     launched_by=calls("aclnnAscendQuantV3"),
 )
 
@@ -90,7 +90,7 @@ _SMOOTH, _DYNAMIC_GROUPS = 1, 2
 
 def _tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:
     x, smooth = (case.inputs or ())[_X], given(case, _SMOOTH)
-    scales = like.uniform(smooth, make, 0.5, 1.5)
+    scales = like.uniform_like(smooth, make, 0.5, 1.5)
     return like.normal(x, make), scales
 
 
@@ -109,7 +109,7 @@ def _dynamic_reference(torch: Any, x: Any, smooth: Any, *, counts: tuple[int, ..
     if smooth is not None and not counts:
         return quantise_rows(torch, torch.mul(x.float(), smooth))
     wide = x.to(torch.float32, copy=True)
-    return quantise_rows(torch, scaled(wide, smooth, counts) if counts else wide)
+    return quantise_rows(torch, scale_rows(wide, smooth, counts) if counts else wide)
 
 
 def _dynamic(offset: str = "") -> str:
@@ -136,7 +136,7 @@ DYNAMIC_QUANT = OpSpec(
     # a maximum, a quotient and a rounding, and a product with smoothing
     operations="(3 + has_smooth_scales) * rows * d",
     npu=NpuCall(build=_dynamic_build_for_npu),
-    lookups=looked_up(
+    lookups=make_lookups(
         "tensor_cast.dynamic_quantize_symmetric.default",
         compute_subcategory="compute_scale",
         tc_input_count=1,
@@ -153,7 +153,7 @@ def _asymmetric_reference(
 ) -> tuple[Any, Any, Any]:
     wide = x.to(torch.float32, copy=True)
     if smooth is not None:
-        scaled(wide, smooth, counts)
+        scale_rows(wide, smooth, counts)
     least, most = wide.aminmax(dim=-1, keepdim=True)
     scale = (most - least).div_(_LEVELS)
     offset = 127 - most / scale
@@ -170,7 +170,7 @@ DYNAMIC_QUANT_V2 = replace(
     reference=_asymmetric_reference,
     # the least number, a difference and a sum more
     operations="(6 + has_smooth_scales) * rows * d",
-    lookups=looked_up(
+    lookups=make_lookups(
         "tensor_cast.dynamic_quantize_asymmetric.default",
         compute_subcategory="compute_scale",
         tc_input_count=1,
@@ -194,7 +194,7 @@ def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
         elif name == "bias":
             tensors[name] = like.integers(slot, make, -1000, 1000)
         else:
-            tensors[name] = like.uniform(slot, make, 0.5, 1.5)
+            tensors[name] = like.uniform_like(slot, make, 0.5, 1.5)
     return tensors
 
 
@@ -230,12 +230,12 @@ def _swiglu_reference(
     if bias is not None:
         wide.add_(bias)
     if weight_scale is not None:
-        scaled(wide, weight_scale, counts)
+        scale_rows(wide, weight_scale, counts)
     if activation_scale is not None:
         wide.mul_(activation_scale.view(-1, 1))
     result = swiglu(torch, wide)
     if quant_scale is not None:
-        scaled(result, quant_scale, counts)
+        scale_rows(result, quant_scale, counts)
     return quantise_rows(torch, result)
 
 

@@ -9,7 +9,7 @@ from collector.ops.spec import TensorMaker
 _SIZE = re.compile(r"[1-9][0-9]{0,5}")
 
 
-def make_table(make: TensorMaker, rows: int, size: int, dtype: str) -> Any:
+def make_rotary_table(make: TensorMaker, rows: int, size: int, dtype: str) -> Any:
     """Return a table with one row per position: cos, then sin, as in vLLM."""
     angles = make.uniform((rows, size // 2), "FLOAT", 0.0, tau)
     return make.torch.cat((angles.cos(), angles.sin()), -1).to(make.dtype(dtype))

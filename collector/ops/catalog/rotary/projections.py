@@ -3,10 +3,10 @@
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops import rules
-from collector.ops.catalog.rotary._tables import head_size, make_table, rotate_first_dims
+from collector.ops.catalog.rotary._tables import head_size, make_rotary_table, rotate_first_dims
 from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import make_positions
@@ -44,7 +44,7 @@ def _split_build(case: Case, make: TensorMaker) -> Call:
     rows, head = _rows(case), head_size(queries, keys, size, case.attribute(_HEAD))
     return Call(
         input=like.normal(qkv, make),
-        cos_sin_cache=make_table(make, rows, size, rotary.dtype),
+        cos_sin_cache=make_rotary_table(make, rows, size, rotary.dtype),
         positions=make.integers(input_shape(case, 0)[:1], "INT64", 0, rows),
         q_weight=make.normal((head,), qkv.dtype),
         k_weight=make.normal((head,), qkv.dtype),
@@ -104,8 +104,8 @@ SPLIT_QKV_RMSNORM_ROPE_KERNEL = OpSpec(
         rules.NOTHING_EMPTY,
     ),
     lookups=(
-        *looked_up("tensor_cast.apply_rope.default", order=1, tc_input_count=2),
-        *looked_up("tensor_cast.apply_rope_single.default", order=1, tc_input_count=1),
+        *make_lookups("tensor_cast.apply_rope.default", order=1, tc_input_count=2),
+        *make_lookups("tensor_cast.apply_rope_single.default", order=1, tc_input_count=1),
     ),
     launched_by={"triton.split_qkv_rmsnorm_rope_kernel": arguments_at(rope=4, slots=2, outputs=1)},
 )
@@ -123,12 +123,12 @@ def _mrope_build(case: Case, make: TensorMaker) -> Call:
     tokens, size = input_shape(case, _COS_SIN)[1:]
     head = input_shape(case, _Q_WEIGHT)[0]
     queries, keys, _ = _widths(case)
-    tables = [make_table(make, tokens, size, slots[_COS_SIN].dtype) for _ in range(3)]
+    tables = [make_rotary_table(make, tokens, size, slots[_COS_SIN].dtype) for _ in range(3)]
     third = size // 6
     return Call(
         qkv=like.normal(slots[0], make),
-        q_weight=like.uniform(slots[_Q_WEIGHT], make, 0.5, 1.5),
-        k_weight=like.uniform(slots[_K_WEIGHT], make, 0.5, 1.5),
+        q_weight=like.uniform_like(slots[_Q_WEIGHT], make, 0.5, 1.5),
+        k_weight=like.uniform_like(slots[_K_WEIGHT], make, 0.5, 1.5),
         cos_sin=make.torch.stack(tables),
         num_q_heads=queries // head,
         num_kv_heads=keys // head,
@@ -275,8 +275,8 @@ def _global_build(case: Case, make: TensorMaker) -> Call:
     return Call(
         *(like.normal(slot, make) for slot in slots[:2]),
         *(cos, sin),
-        *(like.uniform(slots[i], make, 0.5, 1.5) for i in (_OF_Q, _OF_K)),
-        like.uniform(slots[_VARIANCES], make, 0.5, 1.5),
+        *(like.uniform_like(slots[i], make, 0.5, 1.5) for i in (_OF_Q, _OF_K)),
+        like.uniform_like(slots[_VARIANCES], make, 0.5, 1.5),
         _head(case, *widths, input_shape(case, _COS)[1]),
     )
 
@@ -289,8 +289,8 @@ def _global_npu_build(case: Case, make: TensorMaker) -> Call:
         make,
         make.normal((tokens, queries + 2 * keys), slots[0].dtype),
         (queries, keys),
-        q_weight=like.uniform(slots[_OF_Q], make, 0.5, 1.5),
-        k_weight=like.uniform(slots[_OF_K], make, 0.5, 1.5),
+        q_weight=like.uniform_like(slots[_OF_Q], make, 0.5, 1.5),
+        k_weight=like.uniform_like(slots[_OF_K], make, 0.5, 1.5),
         cos=cos,
         sin=sin,
         head_dim=_head(case, queries, keys, rotary),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.launching import Positions, arguments_at
 from collector.ops.parts import like, tensors
@@ -19,7 +19,7 @@ from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMa
 # Rotations whose cos and sin are as wide as x: their tensors, and the shapes that fit.
 
 
-def build(case: Case, make: TensorMaker) -> Call:
+def build_rotary(case: Case, make: TensorMaker) -> Call:
     """Build x, cos and sin."""
     x, cos, _ = case.inputs or ()
     positions = tensors.make_positions(make, cos.shape or (), cos.dtype)
@@ -61,8 +61,8 @@ APPLY_ROTARY_POS_EMB = OpSpec(
     operations="3 * t * (heads + kv_heads) * d",
     constraints=(rules.NOTHING_EMPTY,),
     lookups=(
-        *looked_up("tensor_cast.apply_rope.default", order=3, tc_input_count=2),
-        *looked_up("tensor_cast.apply_rope_single.default", order=3, tc_input_count=1),
+        *make_lookups("tensor_cast.apply_rope.default", order=3, tc_input_count=2),
+        *make_lookups("tensor_cast.apply_rope_single.default", order=3, tc_input_count=1),
     ),
     launched_by={"aclnnApplyRotaryPosEmbV2": arguments_at(outputs=0)},
 )
@@ -81,12 +81,12 @@ INTERLEAVE_ROPE = OpSpec(
     signature="x T:half[b, n, s, 64], cos T[b, 1, p, 64], sin T[b, 1, p, 64] -> y T[b, n, s, 64]"
     " where p == s or p == 1",
     reference=_interleave_reference,
-    build=build,
+    build=build_rotary,
     operations="3 * b * n * s * 64",
     constraints=(rules.NOTHING_EMPTY,),
     lookups=(
-        *looked_up("tensor_cast.apply_rope.default", order=2, tc_input_count=2),
-        *looked_up("tensor_cast.apply_rope_single.default", order=2, tc_input_count=1),
+        *make_lookups("tensor_cast.apply_rope.default", order=2, tc_input_count=2),
+        *make_lookups("tensor_cast.apply_rope_single.default", order=2, tc_input_count=1),
     ),
 )
 
@@ -157,7 +157,7 @@ ROTARY_POSITION_EMBEDDING = OpSpec(
     signature="x T:floating[b, s, n, d], cos T[*p, d], sin T[*p, d] -> y T[b, s, n, d]"
     f" where {_LIMITS}",
     reference=lambda torch, x, cos, sin: (x * cos).addcmul_(tensors.rotate(torch, x), sin),
-    build=build,
+    build=build_rotary,
     operations="3 * b * s * n * d",  # two products and a sum
     constraints=(_BROADCASTS,),
 )

@@ -3,9 +3,9 @@
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
-from collector.ops.catalog.rotary._tables import make_table, rotate_first_dims
+from collector.ops.catalog.rotary._tables import make_rotary_table, rotate_first_dims
 from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import make_positions
@@ -25,7 +25,7 @@ def _triton_build(case: Case, make: TensorMaker) -> Call:
     positions = given(case, _POSITIONS)
     places = make.integers((tokens,), positions.dtype if positions else "INT64", 0, rows)
     queries_and_keys = [like.normal(slot, make) for slot in (query, key)]
-    whole = make_table(make, rows, size, table.dtype)
+    whole = make_rotary_table(make, rows, size, table.dtype)
     return Call(places, *queries_and_keys, whole, head_size, size, True)
 
 
@@ -57,8 +57,8 @@ TRITON_ROPE = OpSpec(
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(rules.NOTHING_EMPTY,),
     lookups=(
-        *looked_up("tensor_cast.apply_rope.default", tc_input_count=2),
-        *looked_up("tensor_cast.apply_rope_single.default", tc_input_count=1),
+        *make_lookups("tensor_cast.apply_rope.default", tc_input_count=2),
+        *make_lookups("tensor_cast.apply_rope_single.default", tc_input_count=1),
     ),
     launched_by={
         "triton._triton_rope": arguments_at(key=2, cos_sin_cache=8, positions=10, outputs=(0, 2))
@@ -98,7 +98,7 @@ TRITON_ROPE_SISO = OpSpec(
     traffic=_siso_traffic,
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(rules.NOTHING_EMPTY,),
-    lookups=looked_up("tensor_cast.apply_rope_single.default", order=4, tc_input_count=1),
+    lookups=make_lookups("tensor_cast.apply_rope_single.default", order=4, tc_input_count=1),
 )
 
 _COS_SIN = 3
@@ -111,7 +111,7 @@ def _mrope_build(case: Case, make: TensorMaker) -> Call:
         make.integers(input_shape(case, 0), positions.dtype, 0, rows),
         like.normal(query, make),
         like.normal(key, make),
-        make_table(make, rows, size, table.dtype),
+        make_rotary_table(make, rows, size, table.dtype),
         size,
     )
 

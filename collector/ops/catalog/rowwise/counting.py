@@ -4,7 +4,7 @@ from math import prod
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.catalog.rowwise.ordering import narrowed
 from collector.ops.launching import As, arguments_at
@@ -50,7 +50,7 @@ CUMSUM = OpSpec(
         ),
     ),
     npu=NpuCall(run=_cumsum_run),
-    lookups=looked_up("aten.cumsum.default", tc_input_count=1),
+    lookups=make_lookups("aten.cumsum.default", tc_input_count=1),
     launched_by={"aclnnCumsum": arguments_at(outputs=3)},
     shown={"axis": As.ONE_NUMBER},
 )
@@ -73,7 +73,7 @@ _REACH = {
 def _histogram_build(case: Case, make: TensorMaker) -> Call:
     (x, *_), bins = case.inputs or (), elements(output_shape(case))
     is_floating = rules.accepted(x.known_dtype).is_floating
-    numbers = (like.uniform if is_floating else like.integers)(x, make, 0, bins)
+    numbers = (like.uniform_like if is_floating else like.integers)(x, make, 0, bins)
     return Call(numbers, bins, make.dtype("INT32"))
 
 

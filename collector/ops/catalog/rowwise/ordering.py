@@ -3,7 +3,7 @@
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.launching import arguments_at
 from collector.ops.parts import like
@@ -135,7 +135,7 @@ ARG_MAX_V2 = OpSpec(
     build=_arg_max_build,
     operations="rows * n",
     npu=NpuCall(run=_arg_max_run),
-    lookups=looked_up("aten.argmax.default", tc_input_count=1),
+    lookups=make_lookups("aten.argmax.default", tc_input_count=1),
     launched_by={"aclnnArgMax": arguments_at(outputs=3)},
     shown={"dimension": "INT64", "indices": "INT32"},
 )
@@ -182,7 +182,7 @@ ARG_MAX_WITH_VALUE = OpSpec(
     operations="s",
     constraints=(rules.reads("expected a value for each row of the input", _max_folded),),
     npu=NpuCall(run=_max_run),
-    lookups=looked_up("aten.max.dim"),
+    lookups=make_lookups("aten.max.dim"),
     launched_by={"aclnnMaxDim": arguments_at(outputs=(4, 3))},
     shown={"indices": "INT32"},
 )
@@ -235,7 +235,7 @@ TOP_K_V2 = OpSpec(
     build=_top_build,
     operations="rows * n",
     npu=NpuCall(run=_top_run),
-    lookups=looked_up("aten.topk.default", tc_input_count=1),
+    lookups=make_lookups("aten.topk.default", tc_input_count=1),
     launched_by={"aclnnTopk": arguments_at(outputs=5), "aclnnTopkV2": arguments_at(outputs=6)},
     shown={"k": "INT32", "indices": "INT32"},
 )
@@ -250,6 +250,6 @@ SORT = OpSpec(
     reference=_sort_reference,
     build=_sort_build,
     npu=NpuCall(run=_sort_run),
-    lookups=looked_up("aten.sort.default"),
+    lookups=make_lookups("aten.sort.default"),
     shown={"indices": "INT32"},
 )

@@ -26,8 +26,8 @@ def _penalties_build(case: Case, make: TensorMaker) -> Call:
         like.normal(slots[_PROMPT], make),
         counts > 0,
         counts,
-        like.uniform(slots[_REPETITION], make, 1.0, 1.001),
-        *(like.uniform(slots[at], make, 0.0, 0.001) for at in (_FREQUENCY, _PRESENCE)),
+        like.uniform_like(slots[_REPETITION], make, 1.0, 1.001),
+        *(like.uniform_like(slots[at], make, 0.0, 0.001) for at in (_FREQUENCY, _PRESENCE)),
     )
 
 

@@ -5,7 +5,7 @@ from itertools import combinations
 from typing import Any
 
 from collector.model.case import Case, Shape
-from collector.model.lookup import Lookup, looked_up
+from collector.model.lookup import Lookup, make_lookups
 from collector.model.vocabulary import DYNAMIC
 from collector.ops import rules
 from collector.ops.launching import As, LaunchedBy, arguments_at, calls
@@ -100,30 +100,30 @@ def _reduce_build(case: Case, make: TensorMaker) -> Call:
 
 
 REDUCE_ALL = boolean_reduction(
-    "ReduceAll", "torch.all", lookups=looked_up("aten.all.dim", tc_input_count=1)
+    "ReduceAll", "torch.all", lookups=make_lookups("aten.all.dim", tc_input_count=1)
 )
 REDUCE_ANY = boolean_reduction(
-    "ReduceAny", "torch.any", lookups=looked_up("aten.any.dim", tc_input_count=1)
+    "ReduceAny", "torch.any", lookups=make_lookups("aten.any.dim", tc_input_count=1)
 )
 REDUCE_MAX = reduction(
     "ReduceMax",
     "torch.amax",
     "number",
-    lookups=looked_up("aten.amax.default", tc_input_count=1),
+    lookups=make_lookups("aten.amax.default", tc_input_count=1),
     launched_by={**_over_dims("aclnnAmax"), "aclnnMax": arguments_at(axes=0, outputs=1)},
 )
 REDUCE_MEAN = reduction(
     "ReduceMean",
     "torch.mean",
     "floating",
-    lookups=looked_up("aten.mean.dim", tc_input_count=1),
+    lookups=make_lookups("aten.mean.dim", tc_input_count=1),
     launched_by=_over_dims("aclnnMean"),
 )
 REDUCE_MIN = reduction(
     "ReduceMin",
     "torch.amin",
     "number",
-    lookups=looked_up("aten.amin.default", tc_input_count=1),
+    lookups=make_lookups("aten.amin.default", tc_input_count=1),
     launched_by=_over_dims("aclnnAmin"),
 )
 
@@ -139,7 +139,7 @@ REDUCE_SUM = reduction(
     "torch.sum",
     "number",
     run=_reduce_sum_run,
-    lookups=looked_up("aten.sum.dim_IntList", tc_input_count=1),
+    lookups=make_lookups("aten.sum.dim_IntList", tc_input_count=1),
     launched_by=_over_dims("aclnnReduceSum"),
 )
 
@@ -227,7 +227,7 @@ SOFTMAX_V2 = softmax(
     "torch.softmax",
     run=lambda api, x: api(x, _LAST),
     cost=5,
-    lookups=looked_up("aten._softmax.default"),
+    lookups=make_lookups("aten._softmax.default"),
     launched_by=calls("aclnnSoftmax"),
 )
 
@@ -249,7 +249,7 @@ LOG_SOFTMAX_V2 = softmax(
     "torch.log_softmax",
     run=lambda api, x: api(x, _LAST),
     cost=5,
-    lookups=looked_up("aten._log_softmax.default"),
+    lookups=make_lookups("aten._log_softmax.default"),
     launched_by=calls("aclnnLogSoftmax"),
 )
 

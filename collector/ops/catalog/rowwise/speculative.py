@@ -255,7 +255,7 @@ def _random_build(case: Case, make: TensorMaker, certain: float = 1.0) -> Call:
         target,
         like.integers(bonus, make, 0, vocabulary),
         like.integers(recovered, make, 0, vocabulary),
-        like.uniform(uniform, make, 0.0, 1.0),
+        like.uniform_like(uniform, make, 0.0, 1.0),
         like.full(greedy, make, 0),
     )
 
@@ -358,7 +358,7 @@ def _recovered_build(case: Case, make: TensorMaker) -> Call:
     counts = _shared_drafts(input_shape(case, 0)[0], input_shape(case, 1)[0])
     drafts, target = _certain(case, make, 2, 1, 1.0)
     numbers = _ends(counts, ends.dtype, make), drafts, target
-    return Call(counts, *numbers, like.uniform(q, make, 0.5, 1.5))
+    return Call(counts, *numbers, like.uniform_like(q, make, 0.5, 1.5))
 
 
 def _recovered_reference(

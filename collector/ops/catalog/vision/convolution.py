@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from collector.model.case import Case, Shape, Slot, logical_shape
-from collector.model.lookup import looked_up
+from collector.model.lookup import make_lookups
 from collector.ops import rules
 from collector.ops.catalog.vision import _images
 from collector.ops.catalog.vision._images import SlidingWindow
@@ -64,7 +64,7 @@ def read_convolution(
     return Convolution((n, c, *size), (co, c, *window.size), (n, co, *left), window)
 
 
-def gradient(
+def convolution_gradient(
     which: int, backward: Callable[..., Any], dy: Any, x: Any, w: Any, window: SlidingWindow
 ) -> Any:
     """Return the gradient of the image (0) or the filter (1); autograd makes the same call."""
@@ -123,7 +123,7 @@ CONV2_D = OpSpec(
     flops=flops_by(_read),
     traffic=_traffic,
     constraints=(is_convolution(_read),),
-    lookups=looked_up("aten.convolution.default"),
+    lookups=make_lookups("aten.convolution.default"),
 )
 
 
@@ -159,7 +159,7 @@ CONV2_DBACKPROP_FILTER = OpSpec(
     flops=flops_by(_filter_read),
     traffic=_filter_traffic,
     constraints=(is_convolution(_filter_read),),
-    npu=NpuCall(run=partial(gradient, 1)),
+    npu=NpuCall(run=partial(convolution_gradient, 1)),
 )
 
 
@@ -184,5 +184,5 @@ CONV2_DBACKPROP_INPUT = OpSpec(
     build=_input_build,
     flops=flops_by(_input_read),
     constraints=(is_convolution(_input_read),),
-    npu=NpuCall(run=partial(gradient, 0)),
+    npu=NpuCall(run=partial(convolution_gradient, 0)),
 )

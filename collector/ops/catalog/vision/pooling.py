@@ -67,7 +67,7 @@ def greatest(pool: Callable[..., Any], x: Any, window: SlidingWindow) -> Any:
     return pool(x, list(window.size), list(window.stride), list(window.padding))
 
 
-def gradient(
+def pooling_gradient(
     backward: Callable[..., Any], dy: Any, x: Any, where: Any, window: SlidingWindow
 ) -> Any:
     """Return the gradient of the image."""
@@ -154,6 +154,6 @@ MAX_POOL_GRAD_WITH_ARGMAX_V1 = OpSpec(
     flops=flops_by(_grad_read),
     traffic=_traffic,
     constraints=(is_pooling(_grad_read),),
-    npu=NpuCall(run=gradient),
+    npu=NpuCall(run=pooling_gradient),
     launched_by=calls("aclnnMaxPool2dWithMaskBackward"),
 )

@@ -49,7 +49,7 @@ def read_conversion(case: Case) -> Conversion | None:
     return Conversion(shape, blocked.format, channels, is_into_blocks)
 
 
-def converted(torch: Any, x: Any, way: Conversion) -> Any:
+def to_layout(torch: Any, x: Any, way: Conversion) -> Any:
     """Return the tensor in the other layout, as new memory."""
     if not way.is_into_blocks:
         return _out_of_blocks(x, way).contiguous()
@@ -207,7 +207,7 @@ TRANS_DATA = OpSpec(
     signature="src T -> dst T",
     layouts=FORMATS,
     moves_data=True,
-    reference=converted,
+    reference=to_layout,
     build=_build,
     constraints=(
         rules.reads(

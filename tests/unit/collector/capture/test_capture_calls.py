@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 from collector.capture import capture, sglang_plugin, vllm_plugin  # noqa: E402
 from collector.capture.custom_calls import CustomCalls, operators_of, triton_launches  # noqa: E402
 from collector.profiles.attention_values import read_attention_values  # noqa: E402
-from collector.profiles.logged_calls import LOG_FILE, read_log  # noqa: E402
+from collector.profiles.logged_calls import LOG_FILE, read_calls  # noqa: E402
 
 pytestmark = pytest.mark.fast
 PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
@@ -66,9 +66,9 @@ def test_calls_of_kept_steps_are_logged_in_order_with_their_lengths(ops, tmp_pat
     assert first["operator"] == "npu::npu_fused_infer_attention_score" and first["rank"] == 0
     assert first["arguments"]["block_table"] == {"shape": [2, 4], "dtype": "int32", "format": "ND"}
     assert first["actual_seq_lengths_kv"] == [31, 40]
-    assert {call.kernels for call in read_log(log)} == {("FusedInferAttentionScore",)}
+    assert {call.kernels for call in read_calls(log)} == {("FusedInferAttentionScore",)}
     assert len(read_attention_values(log)) == 4
-    (one, *_) = read_log(log)
+    (one, *_) = read_calls(log)
     assert one.cells["Input Shapes"].startswith('"2,4,16;9,16,64;9,16,64;;;;2;')
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collector.codec.errors import BadInput
-from jobs.cli.trace import merge_command
+from jobs.cli.trace import merge_trace_command
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
 pytestmark = pytest.mark.torch
@@ -24,7 +24,7 @@ def test_operators_of_a_backend_with_events_become_kernels(tmp_path: Path) -> No
     environment = dict(os.environ, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     subprocess.run(command, check=True, env=environment)
     times, output = tmp_path / "device_times.json", tmp_path / "merged.json"
-    merge_command(tmp_path / "trace.json", times, output=output)
+    merge_trace_command(tmp_path / "trace.json", times, output=output)
     events = json.loads(output.read_text())["traceEvents"]
     kernels = [event for event in events if event.get("cat") == "kernel"]
     assert [one["name"] for one in kernels] == ["aten::mm", "aten::_softmax", "aten::copy_"]

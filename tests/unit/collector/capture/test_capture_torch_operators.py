@@ -11,7 +11,7 @@ from collector.codec.errors import CaseRejected  # noqa: E402
 from collector.model.case import case_from_cells  # noqa: E402
 from collector.model.vocabulary import CALL_VALUES  # noqa: E402
 from collector.ops.refusals import refusal  # noqa: E402
-from collector.ops.registry import find  # noqa: E402
+from collector.ops.registry import find_operator  # noqa: E402
 from collector.replay.cases import check_outputs, find_invalid_values  # noqa: E402
 from collector.replay.tensors import CaseTensors  # noqa: E402
 
@@ -35,12 +35,12 @@ def case_of(launch):
 
 def built(case, emulated=frozenset()):
     make = CaseTensors("cpu", 0, emulated)
-    return find(case.kernel_type).build(case, make), make
+    return find_operator(case.kernel_type).build(case, make), make
 
 
 def replayed(case):
-    assert refusal(case, find, "cpu") is None
-    (call, make), op = built(case), find(case.kernel_type)
+    assert refusal(case, find_operator, "cpu") is None
+    (call, make), op = built(case), find_operator(case.kernel_type)
     with torch.no_grad():
         outputs = op.run_reference(torch, *call.args, **call.kwargs)
     check_outputs(outputs, case, make.dtype)
@@ -164,7 +164,7 @@ def test_sixteen_bit_numbers_are_computed_as_the_device_does():
 def test_sparse_tensors_are_refused_with_the_reason():
     sparse = torch.eye(4).to_sparse()
     cases = dispatched(lambda: sparse @ torch.rand(4, 2))
-    found = [refusal(one, find, "cpu") for one in cases]
+    found = [refusal(one, find_operator, "cpu") for one in cases]
     assert any(one is not None and "sparse" in one.reason for one in found)
 
 

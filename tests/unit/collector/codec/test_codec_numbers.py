@@ -4,7 +4,7 @@ damage."""
 import pytest
 
 from collector.codec.errors import BadInput
-from collector.codec.numbers import decimal_text, integer_of, number_of
+from collector.codec.numbers import decimal_text, integer_of, parse_number
 from collector.database.tree import read_kernel_file
 from collector.model.case import parse_shape
 from collector.profiles.kernel_details import read_profile
@@ -16,7 +16,7 @@ NO_NUMBERS = ("1_000", "+4", "٣", "²", "1 000", "nan", "inf", "1e", "0x4", "--
 
 def test_only_plain_numbers_are_read():
     assert [integer_of(text) for text in ("0", " 12\t", "-7")] == [0, 12, -7]
-    assert [number_of(text) for text in ("0", "1.5 ", "-2.", ".5", "1e-3")] == [
+    assert [parse_number(text) for text in ("0", "1.5 ", "-2.", ".5", "1e-3")] == [
         *(0, 1.5, -2.0, 0.5, 0.001)
     ]
     for text in (*NO_NUMBERS, "-0", "04", "4.0"):
@@ -24,7 +24,7 @@ def test_only_plain_numbers_are_read():
             integer_of(text)
     for text in (*NO_NUMBERS, "1e999"):
         with pytest.raises(ValueError):
-            number_of(text)
+            parse_number(text)
 
 
 def test_small_measured_numbers_keep_their_digits():
@@ -40,7 +40,7 @@ def test_small_measured_numbers_keep_their_digits():
     }
     assert {value: decimal_text(value) for value in texts} == texts
     for value, text in texts.items():
-        assert number_of(text) == pytest.approx(value, rel=5e-3)
+        assert parse_number(text) == pytest.approx(value, rel=5e-3)
 
 
 def test_malformed_shape_is_refused():

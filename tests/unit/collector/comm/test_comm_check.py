@@ -5,11 +5,11 @@ import pytest
 from collector.codec.errors import BadInput
 from collector.comm.check import (
     CheckedRow,
-    points_of,
     problems,
+    ratio_verdict,
     series_of,
     tier_problems,
-    verdict,
+    timed_points,
 )
 from collector.comm.comm_table import CommTable
 from collector.comm.validation import compared, read_hccl_test
@@ -62,7 +62,7 @@ def test_nearer_ranks_that_are_slower_are_reported():
 def test_rows_without_a_duration_are_ignored():
     columns = ("message_bytes", "num_devices", "Duration(us)")
     rows = ({"message_bytes": "1024", "num_devices": "8", "Duration(us)": ""},)
-    assert points_of("all_reduce", CommTable(columns, rows), "x.csv") == []
+    assert timed_points("all_reduce", CommTable(columns, rows), "x.csv") == []
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_invalid_numbers_are_refused_with_their_line(size, ranks, us):
     columns = ("message_bytes", "num_devices", "Duration(us)")
     row = dict(zip(columns, (size, ranks, us), strict=True))
     with pytest.raises(BadInput, match=r"x\.csv:2: "):
-        points_of("all_reduce", CommTable(columns, (row,)), "x.csv")
+        timed_points("all_reduce", CommTable(columns, (row,)), "x.csv")
 
 
 def test_hccl_test_is_read_without_the_rows_of_failing_ranks():
@@ -120,4 +120,4 @@ def test_hccl_test_size_is_that_of_the_whole_tensor():
     [(1.0, "PASS"), (0.5, "PASS"), (3.9, "WARN"), (0.24, "FAIL"), (4.1, "FAIL")],
 )
 def test_verdict_has_the_limits_of_the_consumer(ratio, expected):
-    assert verdict(ratio) == expected
+    assert ratio_verdict(ratio) == expected

@@ -13,7 +13,7 @@ from collector.comm import gang
 from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
 from collector.comm.gang import GangFailed, GangWork, RanksHang, Rendezvous, checked, run_gang
 from collector.comm.measured import bench_results
-from collector.comm.rank_files import rank_states, read_results
+from collector.comm.rank_files import rank_states, read_rank_results
 from collector.ranks.collective import OPERATIONS
 from collector.ranks.topology import Grid
 from tests.unit.collector.naming import names, naming
@@ -34,7 +34,7 @@ def plan_of(operations, sizes, group_sizes, world, *, rounds=1, budget_s=0.001):
 
 def measured(plan, folder):
     run_gang(GangWork(plan), Rendezvous(plan.world), folder)
-    found = bench_results(plan, read_results(folder), {})
+    found = bench_results(plan, read_rank_results(folder), {})
     assert not found.wrong
     assert not found.left_out
     return found.measured
@@ -237,9 +237,9 @@ def on_two_nodes(plans, folder):
 def test_two_nodes_measure_together_and_the_first_has_the_results(tmp_path):
     plan = plan_of(["all_reduce"], [1024], [2], 2)
     assert on_two_nodes([plan, plan], tmp_path) == {}
-    (one,) = bench_results(plan, read_results(tmp_path / "first"), {}).measured
+    (one,) = bench_results(plan, read_rank_results(tmp_path / "first"), {}).measured
     assert one.duration_us > 0
-    assert read_results(tmp_path / "second") == []
+    assert read_rank_results(tmp_path / "second") == []
 
 
 def test_nodes_with_different_options_are_refused(tmp_path):

@@ -18,7 +18,7 @@ from collector.comm.measured import (
     next_size,
     searched,
 )
-from collector.comm.rank_files import CaseSeen, read_plan
+from collector.comm.rank_files import CaseSeen, read_rank_plan
 from collector.comm.timing import RankTimes
 from collector.ranks.collective import Collective
 from collector.ranks.topology import Grid
@@ -156,7 +156,7 @@ def test_a_factor_that_can_never_be_reached_is_refused(factor):
 
 def test_plan_for_ranks_contains_the_jump_factor():
     plan = plan_of(case(1024))
-    assert read_plan(BenchPlan, plan.to_json()) == plan
+    assert read_rank_plan(BenchPlan, plan.to_json()) == plan
     assert replace(plan, jump_factor=None).number != plan.number
 
 

@@ -28,7 +28,7 @@ from collector.comm.meeting import (
     address_from_json,
     follow,
 )
-from collector.comm.rank_files import read_results
+from collector.comm.rank_files import read_rank_results
 from collector.ranks.collective import Collective
 from collector.ranks.topology import Grid
 from tests.unit.collector.naming import names, naming
@@ -375,7 +375,7 @@ class TestRanks:
         start = OverNodes(2, HOST, other.places.put, gather_s=30)
         start(GangWork(bench(), patience_s=60, environment={"X": "1"}), 4, here)
         other.join()
-        (seen,) = read_results(here)
+        (seen,) = read_rank_results(here)
         assert [one.rank for one in seen.ranks] == [0, 1, 2, 3]
         assert (seen.wrong, seen.left_out, other.errors) == ((), "", [])
         journals = sorted(path.name for path in tmp_path.rglob("rank-*.jsonl"))

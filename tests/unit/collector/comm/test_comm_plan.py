@@ -12,11 +12,11 @@ from collector.comm.bench_plan import (
     default_mode,
     measurable,
 )
-from collector.comm.rank_files import read_plan
+from collector.comm.rank_files import read_rank_plan
 from collector.ranks.collective import (
     OPERATIONS,
     Collective,
-    check,
+    check_collective,
     dtype_named,
     key_cells,
 )
@@ -88,8 +88,8 @@ def test_tier_outside_of_the_grid_is_refused():
 def test_every_rank_reads_the_written_plan():
     cases, _ = planned(list(OPERATIONS), [1024, 4096], [2, 4], world=4)
     plan = plan_of(cases)
-    assert read_plan(BenchPlan, plan.to_json()) == plan
-    assert read_plan(BenchPlan, plan.to_json()).number == plan.number
+    assert read_rank_plan(BenchPlan, plan.to_json()) == plan
+    assert read_rank_plan(BenchPlan, plan.to_json()).number == plan.number
     assert plan_of(cases[:-1]).number != plan.number
     assert float(plan.number) == plan.number  # ranks compare it as a float64
 
@@ -113,7 +113,7 @@ def test_a_mode_is_chosen_by_operation_size_and_backend(operation, size, backend
     case = Collective(operation, size, "bfloat16", 2, 2)
     plan = BenchPlan(backend, GRID, 2, None, 2, 0.1, (5, 20), (case,))
     assert plan.mode_of(case) is mode
-    assert read_plan(BenchPlan, plan.to_json()) == plan
+    assert read_rank_plan(BenchPlan, plan.to_json()) == plan
     requested = BenchPlan(backend, GRID, 2, Mode.EVENT, 2, 0.1, (5, 20), (case,))
     assert requested.mode_of(case) is Mode.EVENT
 
@@ -145,11 +145,11 @@ def test_bytes_are_counted_as_the_consumer_does(operation, sent, received, cross
 
 
 def test_message_that_is_not_a_whole_number_of_elements_is_refused():
-    check(Collective("all_reduce", 6, "bfloat16", 8, 1))
+    check_collective(Collective("all_reduce", 6, "bfloat16", 8, 1))
     with pytest.raises(BadInput, match=naming("7 bytes", "2 bytes")):
-        check(Collective("all_reduce", 7, "bfloat16", 8, 1))
+        check_collective(Collective("all_reduce", 7, "bfloat16", 8, 1))
     with pytest.raises(BadInput, match=naming("24 bytes", "8 ranks", "16 bytes")):
-        check(Collective("all_to_all", 24, "bfloat16", 8, 1))
+        check_collective(Collective("all_to_all", 24, "bfloat16", 8, 1))
 
 
 def test_durations_of_msmodelings_worked_examples_are_reproduced():
@@ -158,7 +158,7 @@ def test_durations_of_msmodelings_worked_examples_are_reproduced():
     huge = Collective("all_gather", 512 << 20, "bfloat16", 768, 0)
     assert huge.output_bytes == 384 << 30  # which no die can hold: a rank excludes it by its memory
     with pytest.raises(BadInput, match=naming("384 ranks", "768 bytes")):  # 768 bytes would be sent
-        check(Collective("all_to_all", 128, "bfloat16", 384, 0))
+        check_collective(Collective("all_to_all", 128, "bfloat16", 384, 0))
     production = SIZE_GRIDS["production"]
     assert len(production) == 36
     assert {19008, 41943040, 272, 3670016} <= set(production)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.codec.errors import BadInput
-from collector.comm.check import CheckedRow, verdict
+from collector.comm.check import CheckedRow, ratio_verdict
 from collector.comm.comm_table import read_comm_table, write_offsets
 from collector.comm.profiled import profiled_collectives
 from collector.comm.validation import (
@@ -59,7 +59,7 @@ def test_message_is_compared_with_the_row_of_its_size():
     )
     assert one.is_exact
     assert one.ratio == pytest.approx(12.5 / 25.9)
-    assert verdict(one.ratio) == "WARN"
+    assert ratio_verdict(one.ratio) == "WARN"
     assert one.offset_us == pytest.approx(13.4)
 
 

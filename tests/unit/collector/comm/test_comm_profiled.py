@@ -6,7 +6,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.comm.bench_plan import BenchPlan, Mode
-from collector.comm.profiled import profiled_collectives, share
+from collector.comm.profiled import profiled_collectives, share_in_cases
 from collector.comm.validation import in_network
 from collector.profiles.transfers import Transfer, find_transfers, group_number, read_transfers
 from collector.ranks.collective import Collective
@@ -105,7 +105,7 @@ def test_message_is_derived_from_the_sent_bytes(run):
     assert sorted(reasons) == ["hcom_allReduce_", "hcom_broadcast_", "hcom_newThing_"]
     assert all(reasons.values()) and len(set(reasons.values())) == 3
     assert [one.total_us for one in found] == sorted((o.total_us for o in found), reverse=True)
-    assert share(found) == pytest.approx(9.5 / 10.5)
+    assert share_in_cases(found) == pytest.approx(9.5 / 10.5)
 
 
 def of_two(run, ranks, name="group_name_19"):
@@ -254,7 +254,7 @@ def test_cases_of_a_profile_become_a_plan(run):
 
 
 def test_share_of_no_cases_is_zero():
-    assert share(()) == 0.0
+    assert share_in_cases(()) == 0.0
 
 
 def only(member):
@@ -314,7 +314,7 @@ def test_real_profiles_become_cases(real_profiles):
     }
     assert len(by_run) == 2
     for found in by_run.values():
-        assert 0.2 < share(found) <= 1.0
+        assert 0.2 < share_in_cases(found) <= 1.0
     sizes = {
         (one.collective.message_bytes, one.collective.dtype)
         for one in by_run["resnet_2025_rank0_ascend_pt"]

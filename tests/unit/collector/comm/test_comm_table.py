@@ -9,7 +9,7 @@ import pytest
 from collector.codec.errors import BadInput
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.comm_table import (
-    check_file,
+    check_bench_file,
     check_folder,
     read_comm_table,
     write_file,
@@ -17,7 +17,7 @@ from collector.comm.comm_table import (
     write_offsets,
 )
 from collector.comm.measured import bench_results
-from collector.comm.rank_files import CaseSeen, read_results
+from collector.comm.rank_files import CaseSeen, read_rank_results
 from collector.comm.timing import RankTimes
 from collector.ranks.collective import COLUMNS, OF_SESSIONS, OF_SESSIONS_TOGETHER, Collective
 from collector.ranks.topology import Grid
@@ -149,7 +149,7 @@ def test_row_of_another_mode_is_refused_before_measuring(tmp_path):
     with pytest.raises(BadInput, match=refusal):
         check_folder(tmp_path, other, {})
     with pytest.raises(BadInput, match=refusal):
-        check_file(change.path, other, {})
+        check_bench_file(change.path, other, {})
     with pytest.raises(BadInput, match=refusal):
         write_measured(
             tmp_path, [replace(one, mode="alternating") for one in found(ALONE).measured]
@@ -241,10 +241,10 @@ def test_partial_line_of_a_killed_rank_is_ignored(tmp_path):
     results = tmp_path / "results.jsonl"
     written = GrowingFile(results)
     assert written.new() == []
-    assert read_results(tmp_path) == []
+    assert read_rank_results(tmp_path) == []
     results.write_text(line + line[:20])
     assert written.new() == [line.strip().encode()]
-    assert read_results(tmp_path) == [CaseSeen(0, 2, (RankTimes(0, (1.0,), (2.0,)),), "", ())]
+    assert read_rank_results(tmp_path) == [CaseSeen(0, 2, (RankTimes(0, (1.0,), (2.0,)),), "", ())]
     results.write_text(line + line)
     assert written.new() == [line.strip().encode()]
 

@@ -14,8 +14,8 @@ from collector.model.manifest import (
     ShardCommit,
     StoredObject,
     Usage,
-    commit_to_json,
     manifest_to_json,
+    shard_commit_to_json,
 )
 from collector.model.measurement import (
     CanaryReading,
@@ -246,7 +246,7 @@ def commit_sessions(
     key = keys.attempt_manifest(made.campaign, shard.name, made.attempt)
     stored = _stored(store, key, manifest_to_json(manifest))
     commit = ShardCommit(shard.name, made.attempt, stored, nonce="made")
-    create_once(store, keys.committed(made.campaign, shard.name), commit_to_json(commit))
+    create_once(store, keys.committed(made.campaign, shard.name), shard_commit_to_json(commit))
 
 
 def _raw(store: Store, made: MadePlan, shard: str, session: int) -> tuple[StoredObject, ...]:

@@ -24,10 +24,10 @@ from collector.model import keys
 from collector.model.manifest import (
     AttemptManifest,
     StoredObject,
-    commit_from_json,
-    commit_to_json,
     manifest_from_json,
     manifest_to_json,
+    shard_commit_from_json,
+    shard_commit_to_json,
 )
 from collector.model.measurement import (
     CanaryReading,
@@ -80,8 +80,8 @@ def publish(store, *plans):
 
 
 def seal_commit(store, **changes):
-    commit = commit_from_json(store.get(COMMITTED))
-    store.put(COMMITTED, commit_to_json(replace(commit, **changes)))
+    commit = shard_commit_from_json(store.get(COMMITTED))
+    store.put(COMMITTED, shard_commit_to_json(replace(commit, **changes)))
 
 
 def seal_manifest(store, **changes):
@@ -246,15 +246,15 @@ def test_duplicate_part_and_records_of_another_session_are_refused(store):
 @pytest.mark.thorough
 def test_commit_of_another_campaign_or_shard_is_refused(store):
     write_campaign(store, replace(PLAN, campaign="other"))
-    own = commit_from_json(store.get(COMMITTED))
+    own = shard_commit_from_json(store.get(COMMITTED))
     for campaign, shard in (("other", "s1"), ("made", "s2")):
-        commit = commit_from_json(store.get(keys.committed(campaign, shard)))
-        store.put(COMMITTED, commit_to_json(replace(commit, shard="s1")))
+        commit = shard_commit_from_json(store.get(keys.committed(campaign, shard)))
+        store.put(COMMITTED, shard_commit_to_json(replace(commit, shard="s1")))
         refused(store, COMMITTED, "manifest")
-        store.put(COMMITTED, commit_to_json(commit))
+        store.put(COMMITTED, shard_commit_to_json(commit))
         refused(store, COMMITTED)
     for attempt in ("attempt-9", "../x", ""):
-        store.put(COMMITTED, commit_to_json(replace(own, attempt=attempt)))
+        store.put(COMMITTED, shard_commit_to_json(replace(own, attempt=attempt)))
         refused(store, COMMITTED)
 
 

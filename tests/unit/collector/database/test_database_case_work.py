@@ -11,7 +11,7 @@ from collector.model.case import case_from_cells
 from collector.model.stack import Stack
 from collector.model.vocabulary import BASE_CELLS
 from collector.ops.floor import lower_bound_us
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.together import FEW
 from tests.unit.collector.database.campaign_maker import record_of_shapes
 
@@ -64,7 +64,7 @@ def test_work_of_a_table_equals_the_work_of_each_case(spelled):
         except BadInput:
             assert not work.is_known[at] and np.isnan(most[at])
             continue
-        op = find(case.kernel_type)
+        op = find_operator(case.kernel_type)
         if op is not None and op.rejection_reason(case, "npu"):
             assert not work.is_known[at] and not most[at] < lower_bound_us(case, A3)
             continue

@@ -167,9 +167,9 @@ def test_log_files_follow_from_the_commits(folder: Path) -> None:
     for key in logs:
         store.delete(key)
     head = find_head(store)
-    assert head is not None and set(delta.complete(store, head)) >= set(plain)
+    assert head is not None and set(delta.complete_log(store, head)) >= set(plain)
     assert {key: store.get(key) for key in plain} == plain
-    assert delta.complete(store, head) == ()
+    assert delta.complete_log(store, head) == ()
     changed = keys.delta_log(keys.SHOWN, f"{3:020d}.json")
     store.put(changed, b"{}\n")
     commits = [read_commit(store, number) for number in range(1, 7)]
@@ -211,7 +211,7 @@ def test_merge_writes_the_checkpoint_that_a_killed_merge_missed(
     head = publish(store, 3)
     for key in checkpoints:
         assert pq.read_table(pa.BufferReader(store.get(key))).num_rows > 3
-    assert delta.complete(store, head) == ()
+    assert delta.complete_log(store, head) == ()
 
 
 def test_what_another_tool_writes_is_named_and_gone_after_the_next_merge(
@@ -255,4 +255,4 @@ def found_in(store: FileStore) -> dict[str, str]:
     head = find_head(store)
     assert head is not None
     commits = [read_commit(store, number) for number in range(1, head.number + 1)]
-    return {one.key.rpartition("/")[2]: one.text for one in delta.check(store, commits)}
+    return {one.key.rpartition("/")[2]: one.text for one in delta.wrong_log_files(store, commits)}

@@ -11,7 +11,7 @@ import opmeter
 from collector.codec import canonical
 from collector.codec.errors import BadInput, DamagedObject
 from collector.database import cleanup, delta
-from collector.database.channels import Promotion, record
+from collector.database.channels import Promotion, record_promotion
 from collector.database.commits import find_head, history, read_commit
 from collector.database.manifest import (
     own_files,
@@ -60,7 +60,7 @@ def merge_one(store: Store, number: int) -> None:
 
 def promote(store: Store, channel: str, number: int, version: int) -> None:
     sha256 = read_commit(store, version).sha256
-    assert record(store, Promotion(channel, number, version, sha256, {}, "", "test", ""))
+    assert record_promotion(store, Promotion(channel, number, version, sha256, {}, "", "test", ""))
 
 
 def retire_all_but(store: Store, newest: int, promoted: int = 1, number: int = 1) -> set[str]:

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from collector.database.state import differing, distinct, identities, is_among
+from collector.database.state import differing, distinct_pairs, identities, is_among
 
 pytestmark = pytest.mark.fast
 
@@ -33,5 +33,5 @@ def test_rows_are_distinguished_by_cell_boundaries() -> None:
 
 def test_distinct_pairs_of_two_columns_are_listed_once() -> None:
     shards = pa.table({"campaign": ["x", "y", "x"], "shard": ["1", "1", "1"], "n": [1, 2, 3]})
-    assert distinct(shards, ("campaign", "shard")) == {("x", "1"), ("y", "1")}
-    assert distinct(shards.slice(0, 0), ("campaign", "shard")) == frozenset()
+    assert distinct_pairs(shards, ("campaign", "shard")) == {("x", "1"), ("y", "1")}
+    assert distinct_pairs(shards.slice(0, 0), ("campaign", "shard")) == frozenset()

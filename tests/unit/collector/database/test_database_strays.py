@@ -50,7 +50,7 @@ OURS = [
         keys.shown(PATH, "00000001-0123abcd"),
     ),
     *(spell("00000001-0123abcd", PATH) for spell in (keys.version_manifest, keys.index)),
-    *(spell("00000001-0123abcd", PATH) for spell in (keys.profiles, keys.pairs)),
+    *(spell("00000001-0123abcd", PATH) for spell in (keys.profiles, keys.pairs_key)),
     *(keys.snapshot_manifest("00000001-0123abcd"), keys.nodes("a"), keys.VERIFIED_MARK),
     *(keys.source("a", "0" * 64), keys.plan("a", 10), keys.shard("a", "s.1"), keys.wave("a", "0f")),
     *(keys.raw_summary("a", "s", "t", 0), keys.raw_summary("a", "s", "t", 12, "MemoryUB")),
@@ -124,9 +124,9 @@ def test_unreadable_version_disables_the_search_for_unnamed_objects(store: Memor
 
 @given(st.text(max_size=40), st.integers(0, 10**12))
 def test_number_is_parsed_only_from_a_key_that_it_produces(noise: str, number: int) -> None:
-    assert keys.number_of(keys.commit(number), keys.commit) == number
+    assert keys.number_in_key(keys.commit(number), keys.commit) == number
     for key in (noise, keys.COMMITS + noise, f"{keys.COMMITS}{noise}.json"):
-        found = keys.number_of(key, keys.commit)
+        found = keys.number_in_key(key, keys.commit)
         assert found is None or keys.commit(found) == key
         of_path = partial(keys.measurements, PATH)
         name = keys.name_of(key, of_path)

@@ -21,8 +21,8 @@ from collector.database.verify_version import Shown, shown_after
 from collector.database.view import content_hash, view_of
 from collector.model import keys
 from collector.model.manifest import StoredObject, manifest_from_json, manifest_to_json
-from collector.model.manifest import commit_from_json as shard_from_json
-from collector.model.manifest import commit_to_json as shard_to_json
+from collector.model.manifest import shard_commit_from_json as shard_from_json
+from collector.model.manifest import shard_commit_to_json as shard_to_json
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,

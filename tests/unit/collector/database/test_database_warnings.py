@@ -12,7 +12,7 @@ from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import load_state
 from collector.database.state import State
 from collector.database.verify import find_problems
-from collector.database.version_quality import quality_of, shown_version, suspect_cases
+from collector.database.version_quality import quality_of, shown_version, warned_cases
 from collector.database.view import render
 from collector.model.manifest import NO_USAGE
 from collector.model.measurement import Outcome
@@ -21,7 +21,7 @@ from collector.model.stack import Stack
 from collector.ranks.collective import Collective, CollectiveCase
 from collector.ranks.topology import Grid
 from collector.store.in_memory import MemoryStore
-from jobs.status.summary import summarise
+from jobs.status.summary import summarise_state
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -95,11 +95,11 @@ def test_run_status_and_quality_count_the_same_durations() -> None:
     shown = shown_version(state, NPU.version_path)
     quality = quality_of(shown)
     sources = [[*FIRST.shards[0].records, LARGE]]
-    summary = summarise(state, plan_of(SECOND), sources, NO_USAGE)
+    summary = summarise_state(state, plan_of(SECOND), sources, NO_USAGE)
     assert (quality.durations, quality.collectives, quality.warned) == (5, 2, 3)
     assert (summary.measured_cases, summary.warned) == (5, 3)
     assert quality.suspect == summary.suspect == {"envelope": 1, "few repeats": 2, "spread": 2}
-    listed = suspect_cases(shown)
+    listed = warned_cases(shown)
     assert [one.mean_us for one in listed if one.mean_us] == [25.0, 16.0, 90.0]
     assert listed[2].case_id == SMALL.case_id
     assert listed[2].warnings == ("envelope", "few repeats", "spread")
@@ -134,5 +134,5 @@ def test_disturbed_measurement_replaces_no_undisturbed_one() -> None:
 
 def test_summary_of_a_plan_counts_only_its_own_durations() -> None:
     state = merged(FIRST, SECOND)
-    summary = summarise(state, plan_of(SECOND), [[LARGE, QUIET]], NO_USAGE)
+    summary = summarise_state(state, plan_of(SECOND), [[LARGE, QUIET]], NO_USAGE)
     assert (summary.measured_cases, summary.warned, summary.envelope.above) == (2, 0, ())

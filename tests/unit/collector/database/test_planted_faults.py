@@ -32,7 +32,7 @@ from collector.quality.reconcile import SENTINEL_TYPE, Mark, Sentinel
 from collector.replay.certificates import with_canaries
 from collector.replay.journal import JOURNAL, MEASURED, JournalWriter
 from collector.replay.msprof import OUTPUT, SummaryRow, write_summary
-from collector.replay.results import collect
+from collector.replay.results import collect_session
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import Ending, SessionReport
 from collector.store.in_memory import MemoryStore
@@ -152,7 +152,7 @@ def measured(plan: Plan, shard: int, planted: Planted, folder: Path) -> Sequence
         writer.write("begin", ordinal=ordinal, case=case.record.case_id, time="t0")
         writer.write("end", ordinal=ordinal, time="t1", outcome=MEASURED, repeats=REPEATS)
     report = SessionReport(Ending.COMPLETE, "", None, 1.0, "")
-    return collect(spec, folder, report, _provenance(plan, shard)).measurements
+    return collect_session(spec, folder, report, _provenance(plan, shard)).measurements
 
 
 def _provenance(plan: Plan, shard: int) -> Provenance:

@@ -5,7 +5,7 @@ import pytest
 from collector.engine.calls import parse_call
 from collector.engine.cells import cells_of
 from collector.engine.kernels import calls_of, kernel_of, launching_calls
-from collector.ops.registry import declarations, find
+from collector.ops.registry import declarations, find_operator
 from collector.ops.signature import parse_signature
 
 pytestmark = pytest.mark.fast
@@ -44,7 +44,7 @@ def test_calls_of_a_kernel_are_those_that_may_launch_it():
 
 
 def test_each_call_is_declared_for_one_kernel_and_by_names_of_its_signature():
-    undeclared = {name for name in launching_calls().values() if find(name) is None}
+    undeclared = {name for name in launching_calls().values() if find_operator(name) is None}
     assert undeclared == {"", "TransQuantParamV2"}
     for op in declarations():
         variant = parse_signature(op.signature).variants[0]

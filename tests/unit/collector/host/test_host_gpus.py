@@ -5,7 +5,7 @@ import os
 import pytest
 
 from collector.codec.errors import HostFault
-from collector.host.gpus import Gpu, list_gpus, parse, visible
+from collector.host.gpus import Gpu, list_gpus, parse_nvidia_smi, visible_gpus
 from collector.host.stack import cuda_stack, device_serial
 from tests.unit.collector.naming import naming
 
@@ -35,7 +35,7 @@ def nvidia_smi(tmp_path, monkeypatch):
 
 
 def test_every_gpu_has_its_name_uuid_and_driver():
-    found = parse(EIGHT)
+    found = parse_nvidia_smi(EIGHT)
     assert [gpu.index for gpu in found] == list(range(8))
     uuid = "GPU-7f2b7d5e-0000-4d5c-8d5c-000000000007"
     assert found[7] == Gpu(7, "NVIDIA H100 80GB HBM3", uuid, "550.54.15")
@@ -44,7 +44,7 @@ def test_every_gpu_has_its_name_uuid_and_driver():
 @pytest.mark.parametrize("text", ["", "No devices were found\n", "NVIDIA-SMI has failed, so, a, b"])
 def test_output_without_gpus_is_refused_and_quoted(text):
     with pytest.raises(HostFault, match=naming("nvidia-smi", "GPU", text.strip())):
-        parse(text)
+        parse_nvidia_smi(text)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_output_without_gpus_is_refused_and_quoted(text):
     ],
 )
 def test_only_visible_gpus_count_and_have_cudas_numbers(variable, seen):
-    found = visible(parse(EIGHT), variable)
+    found = visible_gpus(parse_nvidia_smi(EIGHT), variable)
     assert [gpu.uuid[4] for gpu in found] == [str(i) for i in seen]
     assert [gpu.index for gpu in found] == list(range(len(seen)))
 
@@ -78,14 +78,14 @@ def test_only_visible_gpus_count_and_have_cudas_numbers(variable, seen):
 )
 def test_unusable_cuda_visible_devices_is_refused(variable, named):
     with pytest.raises(HostFault, match=naming("CUDA_VISIBLE_DEVICES", *named)):
-        visible(parse(EIGHT), variable)
+        visible_gpus(parse_nvidia_smi(EIGHT), variable)
 
 
 def test_two_gpu_models_are_not_one_stack():
     named = ("NVIDIA GeForce RTX 4090", "NVIDIA H100", "CUDA_VISIBLE_DEVICES")
     with pytest.raises(HostFault, match=naming(*named)):
-        cuda_stack("2.13.0+cu130", parse(MIXED))
-    stack = cuda_stack("2.13.0+cu130", parse(MIXED)[:1])
+        cuda_stack("2.13.0+cu130", parse_nvidia_smi(MIXED))
+    stack = cuda_stack("2.13.0+cu130", parse_nvidia_smi(MIXED)[:1])
     assert (stack.device, stack.driver) == ("CUDA_NVIDIA_H100_80GB_HBM3", "550.54.15")
 
 

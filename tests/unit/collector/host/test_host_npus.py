@@ -14,10 +14,10 @@ from collector.host.npus import (
     exclusive_chip,
     list_npus,
     one_a_chip_first,
-    parse,
     parse_board,
     parse_cores,
-    visible,
+    parse_npu_smi,
+    visible_npus,
 )
 from collector.host.stack import device_locks, device_serial, npu_stack
 from tests.unit.collector.naming import naming
@@ -112,7 +112,10 @@ def npu_smi(tmp_path, monkeypatch):
 
 
 def test_every_chip_of_an_a2_has_its_name_and_memory():
-    assert parse(A2) == (Npu(0, 0, 0, 0, "910B3", 64), Npu(1, 1, 3, 0, "910B3", 64, "Warning"))
+    assert parse_npu_smi(A2) == (
+        Npu(0, 0, 0, 0, "910B3", 64),
+        Npu(1, 1, 3, 0, "910B3", 64, "Warning"),
+    )
 
 
 @pytest.mark.parametrize("reported", ["Alarm", "Critical", "UNKNOWN"])
@@ -126,7 +129,7 @@ def test_unhealthy_npu_is_reported_unless_it_is_unused(tmp_path, npu_smi, report
 
 
 def test_two_dies_of_an_a3_are_two_devices():
-    assert parse(A3) == (Npu(0, 0, 0, 0, "Ascend910", 64), Npu(1, 1, 0, 1, "Ascend910", 64))
+    assert parse_npu_smi(A3) == (Npu(0, 0, 0, 0, "Ascend910", 64), Npu(1, 1, 0, 1, "Ascend910", 64))
 
 
 @pytest.mark.parametrize(
@@ -149,13 +152,13 @@ def test_die_reserves_its_chip_unless_all_dies_may_measure(
 def test_devices_are_dealt_out_over_all_chips_first():
     dies = [Npu(i, i, i // 2, i % 2, "Ascend910", 64) for i in range(6)]
     assert one_a_chip_first(dies) == [0, 2, 4, 1, 3, 5]
-    assert one_a_chip_first(parse(A2)) == [0, 1]
+    assert one_a_chip_first(parse_npu_smi(A2)) == [0, 1]
 
 
 @pytest.mark.parametrize("text", ["", "dcmi model initialized failed, ret is -8005"])
 def test_output_without_npus_is_refused_and_quoted(text):
     with pytest.raises(HostFault, match=naming("npu-smi", "NPU", text)):
-        parse(text)
+        parse_npu_smi(text)
 
 
 def test_board_has_driver_firmware_chip_and_serial():
@@ -172,14 +175,14 @@ def test_board_has_driver_firmware_chip_and_serial():
     ("variable", "seen"), [(None, [0, 1]), ("1,0", [1, 0]), (" 1 ", [1]), ("0,5,1", [0]), ("", [])]
 )
 def test_only_visible_npus_count_and_are_renumbered(variable, seen):
-    found = visible(parse(A2), variable)
+    found = visible_npus(parse_npu_smi(A2), variable)
     assert [npu.physical for npu in found] == seen
     assert [npu.index for npu in found] == list(range(len(seen)))
 
 
 def test_an_npu_named_twice_is_refused():
     with pytest.raises(HostFault, match=naming("ASCEND_RT_VISIBLE_DEVICES", "'1,1'", "NPU 1")):
-        visible(parse(A2), "1,1")
+        visible_npus(parse_npu_smi(A2), "1,1")
 
 
 def test_npu_smi_queries_name_the_selected_chip(npu_smi, monkeypatch):
@@ -225,7 +228,7 @@ def test_stack_has_the_versions_of_board_and_packages(monkeypatch):
     monkeypatch.setattr(installed, lambda *names: versions.get(names[0]))
     monkeypatch.setattr("collector.host.stack.cann_version", lambda: "8.5.0")
     board = parse_board(CARD, CHIP_A2)
-    stack = npu_stack("2.9.0+cpu", parse(A2), board, 20, None)
+    stack = npu_stack("2.9.0+cpu", parse_npu_smi(A2), board, 20, None)
     assert (
         stack.version_path == "ATLAS_800_A2_313T_64G/vllm_ascend/vllm0.18.0rc1_torch2.9.0_cann8.5.0"
     )
@@ -234,12 +237,12 @@ def test_stack_has_the_versions_of_board_and_packages(monkeypatch):
     with pytest.raises(
         HostFault, match=naming("910B3", "Ascend910", "64 GB", "ASCEND_RT_VISIBLE_DEVICES")
     ):
-        npu_stack("2.9.0", (*parse(A2), *parse(A3)), board, 20, None)
+        npu_stack("2.9.0", (*parse_npu_smi(A2), *parse_npu_smi(A3)), board, 20, None)
     with pytest.raises(HostFault, match=naming("10 cube cores", 20)):
-        npu_stack("2.9.0", parse(A2), board, 10, None)
+        npu_stack("2.9.0", parse_npu_smi(A2), board, 10, None)
     monkeypatch.setattr("collector.host.stack.cann_version", lambda: None)
     with pytest.raises(BadInput, match=naming("CANN", "set_env.sh")):
-        npu_stack("2.9.0", parse(A2), board, 20, None)
+        npu_stack("2.9.0", parse_npu_smi(A2), board, 20, None)
     versions.clear()
     with pytest.raises(BadInput, match=naming("torch_npu", "pip install")):
-        npu_stack("2.9.0", parse(A2), board, 20, None)
+        npu_stack("2.9.0", parse_npu_smi(A2), board, 20, None)

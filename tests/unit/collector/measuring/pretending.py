@@ -96,7 +96,7 @@ class SimulatedSupervisor:
         self.unread = lambda records: ""
         self.report = SessionReport(Ending.COMPLETE, "", None, 1.0, "")
         patch.setattr(instrument, "run_session", self._run)
-        patch.setattr(instrument, "collect", self._collect)
+        patch.setattr(instrument, "collect_session", self._collect)
 
     @property
     def sizes(self):

@@ -15,12 +15,12 @@ from collector.model.manifest import (
     ShardCommit,
     StoredObject,
     Usage,
-    commit_from_json,
-    commit_to_json,
     entry_from_json,
     entry_to_json,
     manifest_from_json,
     manifest_to_json,
+    shard_commit_from_json,
+    shard_commit_to_json,
 )
 from collector.model.measurement import (
     CanaryReading,
@@ -272,9 +272,9 @@ def test_manifest_and_commit_round_trip():
     with pytest.raises(BadInput, match=naming("entry-1.json:")):
         entry_from_json(b"{}", key="entry-1.json")
     commit = ShardCommit("s", "a", stored, "nonce")
-    assert commit_from_json(commit_to_json(commit)) == commit
+    assert shard_commit_from_json(shard_commit_to_json(commit)) == commit
     with pytest.raises(BadInput, match=naming("committed/s.json:")):
-        commit_from_json(b"[]", key="committed/s.json")
+        shard_commit_from_json(b"[]", key="committed/s.json")
 
 
 @pytest.mark.parametrize(

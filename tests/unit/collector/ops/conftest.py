@@ -5,7 +5,7 @@ import pytest
 from collector.codec.errors import CaseRejected
 from collector.model.case import case_from_cells, logical_shape
 from collector.model.vocabulary import BASE_CELLS, dtype_of
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 
 
 class CpuMaker:
@@ -71,7 +71,7 @@ def assert_rejected(case, backend, words):
     """Assert that a backend rejects a case, that the error names the case, and that the rule has
     all of these words: `gamma & row`."""
     with pytest.raises(CaseRejected) as rejection:
-        find(case.kernel_type).check(case, backend)
+        find_operator(case.kernel_type).check(case, backend)
     assert case.describe() in str(rejection.value)
     rule = str(rejection.value).replace(case.describe(), "")
     assert [word for word in words.split(" & ") if word not in rule] == [], rule
@@ -112,7 +112,7 @@ def build(torch):
     """case -> Call, after the declaration has accepted the case."""
 
     def build_case(case, wide=False):
-        op = find(case.kernel_type)
+        op = find_operator(case.kernel_type)
         op.check(case, "cpu")
         return op.build(case, CpuMaker(torch, wide and not op.moves_data))
 
@@ -124,7 +124,7 @@ def launch(torch):
     """(case, call) -> the result of the reference, as a tuple."""
 
     def launch_case(case, call):
-        outputs = find(case.kernel_type).run_reference(torch, *call.args, **call.kwargs)
+        outputs = find_operator(case.kernel_type).run_reference(torch, *call.args, **call.kwargs)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     return launch_case

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.codec.errors import CaseRejected
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.fixtures.op_rows import cpu_rows
 from tests.unit.collector.ops.conftest import is_named
 
@@ -67,7 +67,7 @@ def astray_case(draw):
 @given(case=astray_case())
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 def test_case_is_refused_or_returns_the_outputs_of_its_row(torch, build, launch, case):
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     try:
         op.check(case, "cpu")
     except CaseRejected:

@@ -4,7 +4,7 @@ refuses, and a limit that is too strict leaves rows of real profiles unmeasured.
 import pytest
 
 from collector.model.case import Case
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
 
 NONE, BF16 = "DT_UNDEFINED", "DT_BF16"
@@ -85,7 +85,7 @@ def columns_of(cells):
     ids=lambda cells: f"{cells[0]} {cells[1]} {cells[2]}",
 )
 def test_documented_arguments_are_accepted(case_of, cells):
-    find(cells[0]).check(case_with(case_of, cells, **columns_of(cells)), "npu")
+    find_operator(cells[0]).check(case_with(case_of, cells, **columns_of(cells)), "npu")
 
 
 @pytest.mark.fast

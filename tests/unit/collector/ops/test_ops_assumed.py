@@ -4,7 +4,7 @@ generates them documents them."""
 import pytest
 from typer.testing import CliRunner
 
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from jobs.cli.app import app
 from tests.fixtures.op_rows import cpu_rows
 from tests.unit.collector.ops.conftest import CpuMaker
@@ -54,7 +54,7 @@ class PointingMaker(CpuMaker):
 def test_operators_with_generated_positions_document_them(torch):
     silent = set()
     for record in cpu_rows():
-        op, make = find(record.kernel_type), PointingMaker(torch)
+        op, make = find_operator(record.kernel_type), PointingMaker(torch)
         op.build(record.case, make)
         if make.points and not op.assumes:
             silent.add(op.kernel)
@@ -72,5 +72,5 @@ def test_operators_that_depend_on_their_values_document_them():
 @pytest.mark.fast
 def test_assumptions_are_shown_to_the_user():
     shown = CliRunner().invoke(app, ["ops", "GatherV2"]).output
-    assert find("GatherV2").assumes.split(",")[0] in shown
+    assert find_operator("GatherV2").assumes.split(",")[0] in shown
     assert "assumes" not in CliRunner().invoke(app, ["ops", "Neg"]).output

@@ -3,7 +3,7 @@
 import pytest
 
 from collector.model.case import Case
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from tests.fixtures.row_checks import failing
 from tests.unit.collector.ops.conftest import assert_rejected
 
@@ -145,4 +145,4 @@ def test_unknown_inputs_are_rejected_by_every_operator():
 def test_output_of_na_is_accepted(case_of):
     for cells in (("Add", "4;4", F2), ("MatMulV3", "10,4;6,4", F2), ("TensorMove", "4", "FLOAT")):
         case = case_of(*cells, "N/A", "N/A")
-        find(case.kernel_type).check(case, "cpu")
+        find_operator(case.kernel_type).check(case, "cpu")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 
 pytestmark = pytest.mark.fast
 
@@ -11,7 +11,7 @@ LENGTHS_AND_SCALES = ";INT64" * 5 + ";FLOAT" * 3
 
 
 def costs(case):
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     op.check(case, "cpu")
     return op.flops(case), op.traffic(case)
 
@@ -163,7 +163,7 @@ def test_the_gradient_of_attention_is_five_products(case_of):
 def test_products_of_one_weight_are_a_group(case_of):
     def group(inputs, output, dtype=BF16):
         case = case_of("MatMulV3", inputs, f"{dtype};{dtype}", output, dtype)
-        return find("MatMulV3").group(case)
+        return find_operator("MatMulV3").group(case)
 
     assert group("10,4;6,4", "10,6") == group("99,4;6,4", "99,6")
     assert group("10,4;6,4", "10,6") != group("10,4;7,4", "10,7")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.fixtures.op_rows import rows_of
 from tests.fixtures.row_checks import failing
 from tools.operators.releases.wheels import definitions_of
@@ -81,7 +81,7 @@ def test_rows_have_dtypes_of_a_definition():
 def test_every_dtype_combination_of_the_definition_fits_a_row():
     refused = []
     for release, kernel in TOLD:
-        definition, op = definitions(release)[kernel], find(kernel)
+        definition, op = definitions(release)[kernel], find_operator(kernel)
         for column in columns(definition):
             inputs = len(definition["input"])
             changed = [with_dtypes(record, column, inputs) for record in rows_of(kernel)]
@@ -94,7 +94,7 @@ def test_every_dtype_combination_of_the_definition_fits_a_row():
 def test_number_and_optionality_of_slots_equal_the_definition():
     def check(release_and_kernel):
         release, kernel = release_and_kernel
-        definition, op = definitions(release)[kernel], find(kernel)
+        definition, op = definitions(release)[kernel], find_operator(kernel)
         assert len(op.slots) == len(definition["input"])
         required = {
             i for i, (_, _, reported) in enumerate(definition["input"]) if reported == "required"

@@ -6,7 +6,7 @@ import pytest
 
 from collector.model.record import CaseRecord
 from collector.ops.draft import draft
-from collector.ops.own import OperatorFile, load_operators
+from collector.ops.own import OperatorFile, load_operator_file
 from collector.ops.references import reference_record
 
 pytestmark = pytest.mark.fast
@@ -41,7 +41,7 @@ def test_signature_accepts_its_rows(made: list[CaseRecord], signature: str) -> N
     text, count = draft([*made, reference_record("Add", "4;4", "4")], "profile")
     assert count == 1
     file = OperatorFile("draft.py", text)
-    (operator,) = load_operators(file)
+    (operator,) = load_operator_file(file)
     assert operator.signature == signature
     spec = operator.spec(file)
     for record in made:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import assert_rejected
 
 pytestmark = pytest.mark.fast
@@ -76,7 +76,7 @@ def test_contradicting_cases_are_refused(case_of, cells, rule):
 )
 def test_supported_cases_are_accepted(case_of, cells):
     case = case_of(*cells)
-    find(case.kernel_type).check(case, "npu")
+    find_operator(case.kernel_type).check(case, "npu")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_supported_cases_are_accepted(case_of, cells):
 )
 def test_costs(case_of, cells, flops, traffic):
     case = case_of(*cells)
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     op.check(case, "cpu")
     assert (op.flops(case), op.traffic(case)) == (flops, traffic)
 
@@ -112,7 +112,7 @@ def test_costs(case_of, cells, flops, traffic):
     "kernel", ["Add", "Cast", "Less", "LogicalAnd", "LogicalNot", "Mul", "Sub", "MaskedFill"]
 )
 def test_other_name_of_a_kernel_is_its_twin(kernel):
-    twin = find(f"{kernel}AiCore")
+    twin = find_operator(f"{kernel}AiCore")
     assert twin is not None
-    assert twin.call == find(kernel).call
+    assert twin.call == find_operator(kernel).call
     assert kernel in twin.twins

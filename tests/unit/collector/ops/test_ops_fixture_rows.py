@@ -3,7 +3,7 @@
 import pytest
 
 from collector.model.case import Case
-from collector.ops.registry import family_of, find
+from collector.ops.registry import family_of, find_operator
 from tests.fixtures.op_rows import all_rows, cpu_rows
 from tests.fixtures.row_checks import failing
 from tests.unit.collector.ops.conftest import is_named
@@ -19,7 +19,7 @@ IN_PLACE_LAUNCHES, LAUNCHES = 200, 5
 
 def is_as_named(torch, tensor, case, position, wide):
     """Return whether an output is that of a row; None for an omitted one."""
-    op, slot = find(case.kernel_type), case.outputs[position]
+    op, slot = find_operator(case.kernel_type), case.outputs[position]
     if slot.shape is None and position in op.optional_outputs:
         return tensor is None
     narrow = slot.dtype in ("DT_BF16", "FLOAT16") and wide and not op.moves_data
@@ -120,7 +120,7 @@ def versions(torch, call):
 
 def test_costs_are_positive():
     def check(case):
-        op = find(case.kernel_type)
+        op = find_operator(case.kernel_type)
         assert op.flops(case) >= 0
         assert op.traffic(case) > 0
         assert op.group(case).startswith(case.kernel_type)

@@ -19,7 +19,7 @@ from collector.ops.floor import (
     flops_per_s,
     lower_bound_us,
 )
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.fixtures.op_rows import all_rows
 from tests.fixtures.row_checks import failing
 
@@ -140,7 +140,7 @@ def launches_of(path):
         for row in csv.DictReader(lines):
             kernel = row.get("Type") or row.get("OP Type") or ""
             duration = row.get("Duration(us)") or row.get("Task Duration(us)")
-            if find(kernel) and duration and row.get("Input Shapes"):
+            if find_operator(kernel) and duration and row.get("Input Shapes"):
                 yield case_from_cells(kernel, row), float(duration)
 
 

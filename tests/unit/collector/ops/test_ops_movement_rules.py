@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import assert_rejected
 
 pytestmark = pytest.mark.fast
@@ -108,7 +108,7 @@ def test_contradicting_cases_are_refused(case_of, cells, rule):
 )
 def test_traffic_counts_only_accessed_elements(case_of, cells, traffic):
     case = case_of(*cells)
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     op.check(case, "cpu")
     assert (op.flops(case), op.traffic(case)) == (0, traffic)
 
@@ -126,5 +126,5 @@ def test_traffic_counts_only_accessed_elements(case_of, cells, traffic):
     ],
 )
 def test_a_twin_is_launched_by_the_same_call(kernel, twin):
-    assert find(twin).call == find(kernel).call
-    assert find(twin).family == find(kernel).family >= {kernel, twin}
+    assert find_operator(twin).call == find_operator(kernel).call
+    assert find_operator(twin).family == find_operator(kernel).family >= {kernel, twin}

@@ -17,7 +17,7 @@ from collector.ops.catalog.attention.fused_attention import (
 )
 from collector.ops.reading import as_declared
 from collector.ops.refusals import refusal
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from tests.fixtures.op_rows import rows_alone
 from tests.fixtures.row_checks import failing
 from tests.unit.collector.ops.conftest import CpuMaker
@@ -86,7 +86,7 @@ HALVES = ";".join([HALF] * 3)
 def test_rows_of_a_decode_step_are_replayed_or_refused_with_a_reason(
     case_of, cells, outcome, words
 ):
-    no = refusal(case_of(*cells), find, "npu")
+    no = refusal(case_of(*cells), find_operator, "npu")
     if outcome is None:
         assert no is None
     else:
@@ -98,13 +98,13 @@ def test_rows_of_a_decode_step_are_replayed_or_refused_with_a_reason(
 def test_weight_in_blocks_is_multiplied_unconverted():
     slots = (Slot((1, 1024), HALF, "ND"), Slot((64, 192, 16, 16), HALF, "FRACTAL_NZ"))
     case = Case("MatMul", slots, (Slot((1, 3072), HALF, "ND"),), "static")
-    assert refusal(case, find, "npu") is None
-    assert find("MatMul").flops(case) == 2 * 1024 * 3072
+    assert refusal(case, find_operator, "npu") is None
+    assert find_operator("MatMul").flops(case) == 2 * 1024 * 3072
 
 
 @pytest.mark.fast
 def test_row_reads_the_same_with_and_without_its_absent_inputs(case_of):
-    op = find("IncreFlashAttention")
+    op = find_operator("IncreFlashAttention")
     of_graph = case_of(op.kernel, f"{QKV};1,1,1,4096", f"{HALVES};BOOL", "1,16,1,128", HALF)
     absent = ";DT_UNDEFINED" * 10
     alone = case_of(
@@ -122,13 +122,15 @@ def test_row_reads_the_same_with_and_without_its_absent_inputs(case_of):
 def test_single_list_of_lengths_is_ambiguous(case_of):
     fused = "FusedInferAttentionScore"
     lengths = case_of(fused, f"{QKV};1", f"{HALVES};INT64", "1,16,1,128", HALF)
-    no = refusal(lengths, find, "npu")
+    no = refusal(lengths, find_operator, "npu")
     assert no is not None and "several slots" in no.why
     pages = case_of(
         fused, "3,4,1,16;9,16,32;9,16,32;3;3,2", f"{HALVES};INT64;INT32", "3,4,1,16", HALF
     )
-    assert find(fused).rejection_reason(pages, "npu") == ""  # pages require the keys' lengths
-    assert "lengths" in refusal(pages, find, "npu").why
+    assert (
+        find_operator(fused).rejection_reason(pages, "npu") == ""
+    )  # pages require the keys' lengths
+    assert "lengths" in refusal(pages, find_operator, "npu").why
 
 
 @pytest.mark.thorough
@@ -151,7 +153,7 @@ def test_tensor_is_never_read_as_that_of_another_slot(kernel, kinds, data):
         )
         for slot in sorted(given_slots)
     }
-    op, query = find(kernel), Slot((1, 4, 1, 16), HALF, "ND")
+    op, query = find_operator(kernel), Slot((1, 4, 1, 16), HALF, "ND")
     of_graph = Case(kernel, (query,) * 3 + tuple(tensors.values()), (query,))
     absent = Slot(None, "", "")
     behind = tuple(tensors.get(i, absent) for i in range(3, len(op.slots)))
@@ -171,7 +173,7 @@ def test_row_without_its_absent_inputs_is_read_as_the_same_or_refused():
     read = set()
 
     def check(case):
-        op = find(case.kernel_type)
+        op = find_operator(case.kernel_type)
         present = tuple(
             slot
             for position, slot in enumerate(case.inputs or ())
@@ -206,19 +208,19 @@ def test_scatter_writes_updates_at_the_position_of_their_batch(torch, build, lau
 def test_split_returns_consecutive_parts_and_gather_one_row(torch, launch, case_of):
     three = ";".join(["FLOAT"] * 3)
     split = case_of("SplitVD", "3,24", "FLOAT", "3,8;3,12;3,4", three)
-    call = find("SplitVD").build(split, CpuMaker(torch))
-    parts = find("SplitVD").run_reference(torch, *call.args)
+    call = find_operator("SplitVD").build(split, CpuMaker(torch))
+    parts = find_operator("SplitVD").run_reference(torch, *call.args)
     assert torch.equal(torch.cat(parts, 1), call.args[0])
     assert [part.shape[1] for part in parts] == [8, 12, 4]
 
     one = case_of("GatherV2", "3,1,1,24;;1", "FLOAT;INT64;INT64", "1,1,24", "FLOAT")
-    call = find("GatherV2").build(one, CpuMaker(torch))
-    row = find("GatherV2").run_reference(torch, *call.args)
+    call = find_operator("GatherV2").build(one, CpuMaker(torch))
+    row = find_operator("GatherV2").run_reference(torch, *call.args)
     assert torch.equal(row, call.args[0][1])
 
 
 def test_masked_keys_do_not_contribute(torch, case_of):
-    op = find("IncreFlashAttention")
+    op = find_operator("IncreFlashAttention")
     case = case_of(
         op.kernel,
         *("2,4,1,16;2,2,64,16;2,2,64,16;2,1,1,64", "FLOAT;FLOAT;FLOAT;BOOL", "2,4,1,16", "FLOAT"),

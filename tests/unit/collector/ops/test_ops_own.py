@@ -8,10 +8,10 @@ from collector.codec.errors import BadInput
 from collector.model.case import case_from_cells
 from collector.model.vocabulary import OPERATOR_FILE
 from collector.ops import own
-from collector.ops.own import OperatorFile, declare, find, find_unread, load_operators
+from collector.ops.own import OperatorFile, declare, find_operator, find_unread, load_operator_file
 from collector.ops.references import reference_record
 from collector.ops.refusals import refusal
-from collector.ops.runtime import completed
+from collector.ops.runtime import with_runtime_columns
 from collector.ops.small_cases import small_record
 
 pytestmark = pytest.mark.fast
@@ -60,7 +60,7 @@ GOOD = ("'Own1'", "'x T -> y T'", "max")
 )
 def test_bad_file_is_named_with_its_line(text: str, line: int | None, named: str) -> None:
     with pytest.raises(BadInput) as refused:
-        load_operators(OperatorFile("my_ops.py", text))
+        load_operator_file(OperatorFile("my_ops.py", text))
     place = "my_ops.py" if line is None else f"my_ops.py:{line}"
     assert str(refused.value).startswith(f"{place}: ") and named in str(refused.value)
 
@@ -89,27 +89,29 @@ def test_entry_points_name_modules_of_installed_packages(
 def test_identity_needs_no_file_and_changes_with_it(
     file: OperatorFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    op = find("OwnRows")
+    op = find_operator("OwnRows")
     assert op is not None
-    record = completed(RECORD, op)
+    record = with_runtime_columns(RECORD, op)
     assert record.extra == {OPERATOR_FILE: file.hash}
     changed = OperatorFile("my_ops.py", DECLARED + "\n")
-    other = completed(RECORD, load_operators(changed)[0].spec(changed))
+    other = with_runtime_columns(RECORD, load_operator_file(changed)[0].spec(changed))
     assert len({record.case_id, other.case_id, RECORD.case_id}) == 3
-    assert refusal(record.case, find, "cpu") is None
+    assert refusal(record.case, find_operator, "cpu") is None
     for case in (other.case, RECORD.case):
-        found = refusal(case, find, "cpu")
+        found = refusal(case, find_operator, "cpu")
         assert found is not None and file.hash in found.reason
     monkeypatch.setattr(own, "_loaded", {})
     cells = {**record.cells, **record.extra}
     assert case_from_cells("OwnRows", cells).case_id == record.case_id
-    assert (found := refusal(record.case, find, "cpu")) is not None and file.hash in found.reason
+    assert (
+        found := refusal(record.case, find_operator, "cpu")
+    ) is not None and file.hash in found.reason
 
 
 def test_plain_formats_are_one_case(file: OperatorFile) -> None:
-    op = find("OwnRows")
+    op = find_operator("OwnRows")
     assert op is not None
-    record = completed(RECORD, op)
+    record = with_runtime_columns(RECORD, op)
     named = {**record.cells, "Input Formats": "NCL;ND", **record.extra}
     assert case_from_cells("OwnRows", named).case_id == record.case_id
 
@@ -117,14 +119,14 @@ def test_plain_formats_are_one_case(file: OperatorFile) -> None:
 def test_bundled_kernel_is_not_measured_for_a_file() -> None:
     record = reference_record("Add", "4,8;4,8", "4,8", "FLOAT")
     cells = {**record.cells, OPERATOR_FILE: "0" * 16}
-    found = refusal(case_from_cells("Add", cells), find, "cpu")
+    found = refusal(case_from_cells("Add", cells), find_operator, "cpu")
     assert found is not None and "0" * 16 in found.reason
 
 
 def test_worker_accepts_cases_of_the_files_that_it_passes_on(file: OperatorFile) -> None:
-    op = find("OwnRows")
+    op = find_operator("OwnRows")
     assert op is not None
-    case = completed(RECORD, op).case
+    case = with_runtime_columns(RECORD, op).case
     declare(())
     assert refusal(case, find_unread([case], [file]), "cpu") is None
     assert refusal(case, find_unread([case], []), "cpu") is not None
@@ -145,7 +147,7 @@ def test_small_case_fits_its_signature(
 ) -> None:
     text = f"from opmeter.operators import Operator\nA = Operator('Own1', {signature!r}, max)\n"
     file = OperatorFile("my_ops.py", text)
-    (op,) = (one.spec(file) for one in load_operators(file))
+    (op,) = (one.spec(file) for one in load_operator_file(file))
     case = small_record(op).case
     assert not op.rejection_reason(case, "cpu")
     assert [slot.shape for slot in case.inputs or ()] == shapes
@@ -156,6 +158,6 @@ def test_signature_that_no_small_size_fits_is_refused() -> None:
     text = "from opmeter.operators import Operator\n"
     text += "A = Operator('Own1', 'x T[n] -> y T[n] where n > 1000', max)\n"
     file = OperatorFile("my_ops.py", text)
-    (op,) = (one.spec(file) for one in load_operators(file))
+    (op,) = (one.spec(file) for one in load_operator_file(file))
     with pytest.raises(BadInput, match="examples"):
         small_record(op)

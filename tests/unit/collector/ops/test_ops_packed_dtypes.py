@@ -5,7 +5,7 @@ import pytest
 
 from collector.model.case import Slot, case_from_cells
 from collector.model.vocabulary import dtype_of
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import assert_rejected
 
 pytestmark = pytest.mark.fast
@@ -23,9 +23,9 @@ QUANTISED = ("QuantBatchMatmulV3", "10,32;64,32;64", "INT8;INT8;{}", "10,64", "F
 def test_a_packed_scale_is_replayed_by_either_name(scale):
     kernel, shapes, dtypes, *out = QUANTISED
     case = case_of(kernel, shapes, dtypes.format(scale), *out)
-    find(kernel).check(case, "npu")
+    find_operator(kernel).check(case, "npu")
     assert case.inputs[2].size_bytes == 8 * 64
-    find(kernel).check(case, "cpu")
+    find_operator(kernel).check(case, "cpu")
 
 
 def test_the_two_names_are_two_cases():

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from collector.engine.calls import parse_call
 from collector.engine.choices import CHOSEN
 from collector.engine.kernels import kernel_of
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from collector.ops.releases import proof_of, type_proof_of
 from jobs.cli.app import app
 from tools.operators.proofs import READ, RECORDED, SEEN, proofs_table
@@ -32,7 +32,7 @@ def test_every_operator_has_a_proof_of_its_call_and_kernel_type():
 def test_each_call_has_one_source_and_a_declared_kernel():
     assert not SEEN & READ
     for name in {f"aclnn{name}" for name in SEEN | READ if not name.startswith("npu_")}:
-        known = name in CHOSEN or find(kernel_of(parse_call(f"ACLNN {name}(f32[4]:ND)")))
+        known = name in CHOSEN or find_operator(kernel_of(parse_call(f"ACLNN {name}(f32[4]:ND)")))
         assert known, name
 
 

@@ -9,7 +9,7 @@ import pytest
 from collector.model.case import case_from_cells
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS, is_absent_dtype
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from collector.ops.spec import as_printed
 from tests.fixtures.op_rows import rows_alone
 from tests.fixtures.row_checks import failing
@@ -126,7 +126,7 @@ def test_what_changes_the_kernel_distinguishes_cases() -> None:
 def test_kernel_without_a_declaration_is_read_by_position() -> None:
     plain, named = (cells("8,64", BF16, layout, "8,64") for layout in ("ND", "NCHW"))
     ids = {case_from_cells("made_up_kernel", row).case_id for row in (plain, named)}
-    assert find("made_up_kernel") is None and len(ids) == 2
+    assert find_operator("made_up_kernel") is None and len(ids) == 2
 
 
 def spelled(record: CaseRecord) -> Iterator[CaseRecord]:
@@ -138,7 +138,7 @@ def spelled(record: CaseRecord) -> Iterator[CaseRecord]:
         for shape, layout in zip(shapes, formats, strict=False)
     ]
     yield with_inputs(record, shapes, dtypes, named)
-    op = find(record.kernel_type)
+    op = find_operator(record.kernel_type)
     assert op is not None
     further = [""] * (len(op.slots) - width)
     yield with_inputs(record, [*shapes, *further], [*dtypes, *further], [*formats, *further])

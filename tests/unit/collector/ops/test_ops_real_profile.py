@@ -6,7 +6,7 @@ import pytest
 
 from collector.codec.errors import CaseRejected
 from collector.model.case import case_from_cells
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 
 pytestmark = pytest.mark.fast
 
@@ -20,7 +20,7 @@ def compute_rows(path):
 
 
 def accepts(case):
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     try:
         return op is not None and op.check(case, "cpu") is None
     except CaseRejected:

@@ -34,7 +34,7 @@ def test_case_that_cannot_be_launched_is_refused_with_a_reason():
 
 
 def test_kernels_without_recorded_inputs_keep_their_own_reason():
-    no = refusal(record("N/A", "MemSet").case, registry.find, "npu")
+    no = refusal(record("N/A", "MemSet").case, registry.find_operator, "npu")
     assert "another kernel" in no.why
 
 
@@ -52,14 +52,14 @@ def test_kernels_that_no_call_launches_are_refused_with_their_own_reason():
         "_kv8_swa_rows_kernel": "no release",
         "DispatchGmmCombineDecode": "ranks",
     }.items():
-        no = refusal(record("3,3", kernel).case, registry.find, "npu")
+        no = refusal(record("3,3", kernel).case, registry.find_operator, "npu")
         assert no is not None and no.outcome == Outcome.UNSUPPORTED, kernel
         assert word in no.why and no.why != NO_OPERATOR, kernel
 
 
 def test_cases_of_ascend_950_are_refused_on_devices_before_it():
     case = next(row.case for row in rows_alone("DynamicMxQuant"))
-    assert refusal(case, registry.find, "npu") is None
+    assert refusal(case, registry.find_operator, "npu") is None
     for device in ("ATLAS_800_A2_376T_64G", "ATLAS_800_A3_752T_128G_DIE"):
         no = refusal_of_device(case, device)
         assert no is not None and no.outcome == Outcome.UNSUPPORTED and "950PR" in no.reason
@@ -67,7 +67,11 @@ def test_cases_of_ascend_950_are_refused_on_devices_before_it():
     assert refusal_of_device(case, "ATLAS_950") is None
     sent = DistributeCall("MoeDistributeDispatchV3", 8, 64, 256, 4, ep_size=8, capacity=8).case
     no = refusal_of_device(sent, "ATLAS_800_A2_376T_64G")
-    assert refusal(sent, registry.find, "npu") is None and no is not None and "kernel" in no.why
+    assert (
+        refusal(sent, registry.find_operator, "npu") is None
+        and no is not None
+        and "kernel" in no.why
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,7 +102,7 @@ def test_a_rejection_names_the_rule_and_the_case():
 @pytest.mark.parametrize(("ranks", "is_taken"), [(1, False), (2, True), (512, True), (1024, False)])
 def test_expert_exchange_on_npus_requires_a_supported_number_of_ranks(kernel, ranks, is_taken):
     case = DistributeCall(kernel, 8, 64, 2048, 4, ep_size=ranks, capacity=8).case
-    no = refusal(case, registry.find, "npu")
+    no = refusal(case, registry.find_operator, "npu")
     if is_taken:
         assert no is None
         return
@@ -106,4 +110,4 @@ def test_expert_exchange_on_npus_requires_a_supported_number_of_ranks(kernel, ra
     assert [
         word for word in (f"{ranks} rank", "2 ", "768", "EP Size") if word not in no.reason
     ] == []
-    assert refusal(case, registry.find, "cuda") is None  # the reference has no such limit
+    assert refusal(case, registry.find_operator, "cuda") is None  # the reference has no such limit

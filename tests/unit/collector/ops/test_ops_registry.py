@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collector.ops import catalog
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from collector.ops.spec import OpSpec
 from tests.fixtures.op_rows import FOLDER, rows_of
 from tests.fixtures.row_checks import failing
@@ -33,15 +33,17 @@ def test_every_kernel_is_declared_once():
 @pytest.mark.fast
 def test_kernels_are_unique_sorted_and_found():
     assert sorted(set(KERNELS)) == KERNELS
-    assert [op.kernel for op in all_ops() if find(op.kernel) is not op] == []
-    assert find("NoSuchKernel") is None
+    assert [op.kernel for op in all_ops() if find_operator(op.kernel) is not op] == []
+    assert find_operator("NoSuchKernel") is None
 
 
 @pytest.mark.fast
 def test_every_operator_has_fixture_rows():
     def check(kernel):
-        files = [f"tests/fixtures/ops/{name}.csv" for name in sorted(find(kernel).family)]
-        assert any(map(rows_of, find(kernel).family)), f"expected rows in {' or '.join(files)}"
+        files = [f"tests/fixtures/ops/{name}.csv" for name in sorted(find_operator(kernel).family)]
+        assert any(map(rows_of, find_operator(kernel).family)), (
+            f"expected rows in {' or '.join(files)}"
+        )
         assert {row.kernel_type for row in rows_of(kernel)} <= {kernel}
 
     assert failing(KERNELS, check) == []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from collector.ops.releases import (
     ABSENT,
     BOUND,
@@ -47,7 +47,7 @@ def test_matrix_equals_the_one_of_the_wheels():
 
 def test_every_library_call_has_a_status_for_each_release():
     def check(kernel):
-        op = find(kernel)
+        op = find_operator(kernel)
         if op.library == "torch" or kernel in DISTRIBUTE_KERNELS:
             assert release_status(kernel) == {}
             return

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from collector.ops.registry import find
-from collector.ops.runtime import completed
+from collector.ops.registry import find_operator
+from collector.ops.runtime import with_runtime_columns
 from tests.fixtures.op_rows import all_rows, rows_of
 from tests.fixtures.row_checks import failing
 
@@ -20,11 +20,11 @@ def fused(**extra):
     return replace(row, extra={name.replace("_", " ", 1): text for name, text in extra.items()})
 
 
-OP = find("FusedInferAttentionScore")
+OP = find_operator("FusedInferAttentionScore")
 
 
 def test_every_column_that_a_launch_depends_on_is_filled_in():
-    row = completed(fused(), OP)
+    row = with_runtime_columns(fused(), OP)
     assert row.extra == {
         "Runtime actual_seq_lengths_shape": "5",
         "Runtime actual_seq_lengths_values": "1,2,3,4,5",
@@ -43,7 +43,7 @@ def test_every_column_that_a_launch_depends_on_is_filled_in():
 
 
 def test_filled_in_columns_are_part_of_the_case_and_their_origin_is_not():
-    bare, row = fused(), completed(fused(), OP)
+    bare, row = fused(), with_runtime_columns(fused(), OP)
     assert row.case_id != bare.case_id
     assert row.case.attribute("Runtime num_heads") == "4"
     assert row.case.attribute(COMPLETENESS) is None
@@ -60,13 +60,13 @@ def test_filled_in_columns_are_part_of_the_case_and_their_origin_is_not():
     ],
 )
 def test_completeness_is_that_of_the_row_unless_it_is_outdated(message, becomes):
-    row = completed(fused(Runtime_metadata_completeness=message), OP)
+    row = with_runtime_columns(fused(Runtime_metadata_completeness=message), OP)
     assert row.extra[COMPLETENESS] == becomes
 
 
 def test_given_columns_are_unchanged():
     message = {"Runtime_actual_seq_lengths_kv_values": "9;8;7;6;5", "Runtime_source_profile": "a"}
-    row = completed(fused(**message), OP)
+    row = with_runtime_columns(fused(**message), OP)
     assert row.extra["Runtime actual_seq_lengths_kv_values"] == "9;8;7;6;5"
     assert row.extra["Runtime source_profile"] == "a"
     assert row.extra["Runtime avg_seq_len"] == "7.000000"
@@ -74,18 +74,18 @@ def test_given_columns_are_unchanged():
 
 def test_refused_rows_and_operators_without_columns_are_unchanged():
     refused = fused(Runtime_num_heads="3")
-    assert completed(refused, OP) is refused
+    assert with_runtime_columns(refused, OP) is refused
     plain = rows_of("Add")[0]
-    assert completed(plain, find("Add")) is plain
+    assert with_runtime_columns(plain, find_operator("Add")) is plain
 
 
 def test_completed_row_has_every_column_that_its_launch_depends_on():
-    rows = [row for row in all_rows() if find(row.kernel_type).runtime(row.case)]
+    rows = [row for row in all_rows() if find_operator(row.kernel_type).runtime(row.case)]
 
     def check(row):
-        op = find(row.kernel_type)
-        filled = completed(row, op)
-        assert completed(filled, op) == filled
+        op = find_operator(row.kernel_type)
+        filled = with_runtime_columns(row, op)
+        assert with_runtime_columns(filled, op) == filled
         columns = op.runtime(filled.case)
         assert columns == op.runtime(row.case)
         assert {name: filled.extra[name].strip() for name in columns} == columns

@@ -6,7 +6,7 @@ import pytest
 
 from collector.model.case import Case
 from collector.model.vocabulary import dtype_of
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.fixtures.op_rows import all_rows
 from tests.fixtures.row_checks import failing
 from tests.unit.collector.ops.conftest import CpuMaker
@@ -39,7 +39,7 @@ def described(value):
 
 def test_row_in_other_spellings_gives_the_same_call(torch):
     def check(case):
-        op = find(case.kernel_type)
+        op = find_operator(case.kernel_type)
         other = replace(case, inputs=respelled(case.inputs), outputs=respelled(case.outputs))
         op.check(case, "npu")
         op.check(other, "npu")

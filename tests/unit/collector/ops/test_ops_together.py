@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from collector.model.case import Case
 from collector.ops import together
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from collector.ops.together import FEW, evaluate_alone, evaluate_together, lengths_of
 from tests.fixtures.op_rows import all_rows, rows_of
 from tests.fixtures.row_checks import failing
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.fast
 
 
 def work(case):
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     return (
         (np.nan, np.nan) if op.rejection_reason(case, "npu") else (op.flops(case), op.traffic(case))
     )

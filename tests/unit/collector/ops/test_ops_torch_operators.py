@@ -9,7 +9,7 @@ from collector.model.case import case_from_cells
 from collector.model.measurement import Outcome
 from collector.model.vocabulary import TORCH_ARGUMENTS
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.torch_operators import recorded_number
 
 pytestmark = pytest.mark.fast
@@ -31,26 +31,28 @@ def row(arguments, kernel_type="aten.gelu_backward", shapes="8,4;8,4"):
 
 def test_operator_of_torch_is_measured_on_cpus_and_gpus_alone():
     case = row('{"grad_output":{},"self":{}}')
-    assert find(case.kernel_type).call == "torch.ops.aten.gelu_backward.default"
-    assert find("aten.add.Tensor").call == "torch.ops.aten.add.Tensor"
-    assert find("fsdp.chunk_cat").call == "torch.ops.fsdp.chunk_cat.default"
-    assert refusal(case, find, "cpu") is None and refusal(case, find, "cuda") is None
-    assert refusal(case, find, "npu").outcome is Outcome.REJECTED
+    assert find_operator(case.kernel_type).call == "torch.ops.aten.gelu_backward.default"
+    assert find_operator("aten.add.Tensor").call == "torch.ops.aten.add.Tensor"
+    assert find_operator("fsdp.chunk_cat").call == "torch.ops.fsdp.chunk_cat.default"
+    assert (
+        refusal(case, find_operator, "cpu") is None and refusal(case, find_operator, "cuda") is None
+    )
+    assert refusal(case, find_operator, "npu").outcome is Outcome.REJECTED
 
 
 @pytest.mark.parametrize("kernel_type", ["mine.gelu", "aten", "aten.", "Gelu2", "0.5"])
 def test_name_of_no_operator_of_torch_has_no_declaration(kernel_type):
-    assert find(kernel_type) is None
+    assert find_operator(kernel_type) is None
 
 
 @pytest.mark.parametrize("arguments", ["{", "[]", '{"self":{}}', '{"self":[{},{}],"other":{}}'])
 def test_arguments_that_do_not_fit_the_tensors_are_rejected(arguments):
-    assert refusal(row(arguments), find, "cpu").outcome is Outcome.REJECTED
+    assert refusal(row(arguments), find_operator, "cpu").outcome is Outcome.REJECTED
 
 
 def test_argument_that_cannot_be_made_again_is_refused_with_its_reason():
     recorded = {"grad_output": {}, "self": {}, "mask": [{"refused": "a sparse tensor: no pattern"}]}
-    found = refusal(row(json.dumps(recorded)), find, "cpu")
+    found = refusal(row(json.dumps(recorded)), find_operator, "cpu")
     assert (found.outcome, found.reason) == (Outcome.UNSUPPORTED, "a sparse tensor: no pattern")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from collector.model.case import Case
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from tests.fixtures.op_rows import all_rows
 from tests.fixtures.row_checks import failing
 from tests.npu import vllm_ascend_schemas
@@ -24,7 +24,7 @@ def test_call_fits_its_schema_and_returns_the_outputs_of_the_row(torch, register
     from collector.replay.cases import check_outputs
 
     def check(case):
-        op = find(case.kernel_type)
+        op = find_operator(case.kernel_type)
         namespace, name = op.call.split(".")[2:]
         api = getattr(getattr(torch.ops, namespace), name)
         make = CpuMaker(torch)

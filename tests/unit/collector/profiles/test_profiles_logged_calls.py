@@ -9,7 +9,7 @@ import pytest
 from collector.codec.errors import BadInput
 from collector.profiles.attention_values import read_attention_values
 from collector.profiles.kernel_details import read_profile
-from collector.profiles.logged_calls import LOG_FILE, read_log
+from collector.profiles.logged_calls import LOG_FILE, read_calls
 from tests.fixtures.profiles.database import write_database
 from tests.fixtures.profiles.variants import unknown_inputs
 
@@ -165,7 +165,7 @@ def test_invalid_log_is_refused_with_its_line(tmp_path):
         folder = written(tmp_path / str(number), [row(1, "Add", 1)], [call(1), line, call(1)])
         (log,) = folder.rglob(LOG_FILE)
         with pytest.raises(BadInput) as refused:
-            list(read_log(log))
+            list(read_calls(log))
         assert refused.value.line == 2, line[:40]
         with pytest.raises(BadInput):
             read_profile([folder])

@@ -424,5 +424,7 @@ def test_rows_of_ascend_950_are_read_and_refused_elsewhere_with_its_name(tmp_pat
     assert [case.kernel_type for case in cases] == [one.kernel for one in told]
     assert {case.inputs[0].dtype for case in cases} == {"DT_BF16", "FLOAT4_E2M1", "HIFLOAT8"}
     for case in cases:
-        no = refusal(case, registry.find, "npu") or refusal_of_device(case, "ATLAS_800_A2_376T_64G")
+        no = refusal(case, registry.find_operator, "npu") or refusal_of_device(
+            case, "ATLAS_800_A2_376T_64G"
+        )
         assert no is not None and "950" in no.reason, case.describe()

@@ -16,8 +16,8 @@ from collector.profiles.trace_events import (
     DEVICE_COLUMNS,
     HOST_COLUMNS,
     SIMULATION_COLUMNS,
-    kind_of,
-    rows_of,
+    trace_kind,
+    trace_rows,
 )
 from jobs.cli.trace import to_csv_command
 from tests.lacking import lacking
@@ -46,7 +46,7 @@ EVENTS = [kernel('a, "b"', "1736408883674584.732", 0.02), HOST, kernel("Ü", "2"
 
 
 def rows(path: Path) -> list[tuple[str, ...]]:
-    return list(rows_of(path, kind_of(path)))
+    return list(trace_rows(path, trace_kind(path)))
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 20])

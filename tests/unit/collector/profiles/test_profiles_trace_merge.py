@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collector.codec.errors import BadInput
-from jobs.cli.trace import merge_command
+from jobs.cli.trace import merge_trace_command
 
 pytestmark = pytest.mark.fast
 
@@ -55,7 +55,7 @@ def merge(tmp_path: Path, trace: object = TRACE, times: object = TIMES, **option
     (tmp_path / "trace.json").write_text(json.dumps(trace))
     (tmp_path / "times.json").write_text(json.dumps(times))
     output = tmp_path / "merged.json"
-    merge_command(tmp_path / "trace.json", tmp_path / "times.json", output=output, **options)
+    merge_trace_command(tmp_path / "trace.json", tmp_path / "times.json", output=output, **options)
     return json.loads(output.read_text())
 
 
@@ -171,7 +171,7 @@ def test_mismatched_files_are_named_and_nothing_is_written(
 def test_an_input_is_not_overwritten(tmp_path: Path) -> None:
     merge(tmp_path)
     with pytest.raises(BadInput):
-        merge_command(
+        merge_trace_command(
             tmp_path / "trace.json", tmp_path / "times.json", output=tmp_path / "times.json"
         )
     assert json.loads((tmp_path / "times.json").read_text()) == TIMES

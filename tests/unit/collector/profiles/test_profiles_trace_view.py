@@ -6,7 +6,7 @@ import os
 import pytest
 
 from collector.codec.errors import BadInput
-from collector.profiles.transfers import CallParameters, call_parameters, trace_events
+from collector.profiles.transfers import CallParameters, call_parameters, transfer_events
 from tests.unit.collector.naming import naming
 
 NAME = "hcom_allReduce__586_0_1"
@@ -110,11 +110,11 @@ def test_unreadable_trace_is_refused_by_name(tmp_path):
     path = tmp_path / "trace_view.json"
     path.write_bytes(b"[" + ONE.encode() + b', {"name": "\xff"}]')
     with pytest.raises(BadInput, match=naming("trace_view.json:", "UTF-8")):
-        list(trace_events(path))
+        list(transfer_events(path))
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(BadInput, match=naming("trace_view.json:")):
-        list(trace_events(path))
+        list(transfer_events(path))
 
 
 def test_event_without_an_end_is_bounded(tmp_path, monkeypatch):
@@ -122,4 +122,4 @@ def test_event_without_an_end_is_bounded(tmp_path, monkeypatch):
     path = tmp_path / "trace_view.json"
     path.write_text('[{"a": "' + "x" * (5 << 20))
     with pytest.raises(BadInput, match=naming("trace_view.json:", "event 1", "JSON")):
-        list(trace_events(path))
+        list(transfer_events(path))

@@ -15,7 +15,7 @@ from collector.quality.evidence import SessionMeans, Trust, evidence_of, medians
 from collector.quality.gates import LEAST_CASES, WorkCurve, find_hidden_work, larger_and_faster
 from collector.quality.pooled import pooled_means
 from collector.quality.statistics import accept
-from collector.quality.variance import VariancePrior, fit, parts_of
+from collector.quality.variance import VariancePrior, fit, variance_parts
 
 pytestmark = pytest.mark.fast
 
@@ -104,7 +104,7 @@ def means_of(mean_us: list[float], devices: list[int]) -> SessionMeans:
 
 def test_variance_of_two_devices_is_half_of_that_of_one():
     evidence = evidence_of(means_of([7.0, 7.0], [0, 1]), repeat_spread=0.01)
-    parts = parts_of(evidence, fit(evidence, PRIOR))
+    parts = variance_parts(evidence, fit(evidence, PRIOR))
     of_one = (parts.repeats + parts.session + parts.device)[0]
     assert parts.device[0] > 0
     assert pooled_means(evidence, parts).variance == pytest.approx([of_one / 2] * 2)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from collector.quality.changes import POWER, KnownMeans, ShownMeans, compare, mean_changes
+from collector.quality.changes import POWER, KnownMeans, ShownMeans, compare_means, mean_changes
 
 pytestmark = pytest.mark.fast
 
@@ -76,10 +76,10 @@ def _shown(random, log_mean, spread, degrees, sessions=1):
 def test_detectable_change_is_found_with_the_stated_probability():
     random = np.random.default_rng(7)
     true, spread = np.zeros(500), 0.02
-    first = compare(*(_shown(random, true, spread, 12) for _ in range(2)))
+    first = compare_means(*(_shown(random, true, spread, 12) for _ in range(2)))
     ratio = np.log(np.median(first.detectable))
     after = _shown(random, true + ratio, spread, 12)
-    found = compare(_shown(random, true, spread, 12), after, false_discoveries=0.05)
+    found = compare_means(_shown(random, true, spread, 12), after, false_discoveries=0.05)
     assert POWER - 0.1 < found.count("changed") / len(true) < POWER + 0.15
 
 
@@ -87,14 +87,14 @@ def test_detectable_change_is_found_with_the_stated_probability():
 def test_number_of_sessions_shows_the_sought_change():
     random = np.random.default_rng(8)
     true, spread, degrees = np.zeros(400), 0.05, 6
-    wide = compare(*(_shown(random, true, spread, degrees) for _ in range(2)))
+    wide = compare_means(*(_shown(random, true, spread, degrees) for _ in range(2)))
     needed = int(np.median(wide.sessions))
     assert 2 < needed < 50
     shares = []
     for count in (max(1, needed // 4), needed):
         own = spread / count**0.5
         sides = (_shown(random, t, own, degrees + count - 1, count) for t in (true, true + 0.0953))
-        shares.append(compare(*sides).count("changed") / len(true))
+        shares.append(compare_means(*sides).count("changed") / len(true))
     assert shares[0] < 0.5 < POWER - 0.1 < shares[1] < 0.97
 
 
@@ -102,7 +102,7 @@ def test_number_of_sessions_shows_the_sought_change():
 def test_pairs_beyond_the_margin_are_rarely_equal():
     random = np.random.default_rng(9)
     true = np.zeros(4000)
-    beyond = compare(*(_shown(random, t, 0.015, 12) for t in (true, true + np.log(1.05))))
+    beyond = compare_means(*(_shown(random, t, 0.015, 12) for t in (true, true + np.log(1.05))))
     assert beyond.count("equal") / len(true) < 0.06
-    alike = compare(*(_shown(random, t, 0.01, 12) for t in (true, true)))
+    alike = compare_means(*(_shown(random, t, 0.01, 12) for t in (true, true)))
     assert alike.count("equal") / len(true) > 0.8

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from collector.model.case import case_from_cells
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS
-from collector.quality.identity import Comparison, describe_all_tensors, identity_of, tensor_cells
+from collector.quality.identity import (
+    Comparison,
+    describe_all_tensors,
+    identifying_cells,
+    identity_of,
+)
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
@@ -166,9 +171,9 @@ def test_malformed_cells_prove_nothing():
 
 
 def test_only_complete_rows_describe_what_ran():
-    assert describe_all_tensors(tensor_cells(cells("4 FLOAT ND -> 4 FLOAT ND")))
+    assert describe_all_tensors(identifying_cells(cells("4 FLOAT ND -> 4 FLOAT ND")))
     for row in ("4 FLOAT ND -> N/A", "N/A -> 4 FLOAT ND", "4 - ND -> 4 FLOAT ND", ""):
-        assert not describe_all_tensors(tensor_cells(cells(row)))
+        assert not describe_all_tensors(identifying_cells(cells(row)))
     assert not describe_all_tensors(())
 
 

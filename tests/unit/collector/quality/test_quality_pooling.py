@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from collector.quality.evidence import SessionMeans, Trust, evidence_of
 from collector.quality.pooled import PooledMeans, pooled_means
-from collector.quality.variance import Variance, VariancePrior, parts_of
+from collector.quality.variance import Variance, VariancePrior, variance_parts
 
 pytestmark = pytest.mark.fast
 
@@ -50,7 +50,7 @@ def of_one_case(
         device_degrees=10.0,
         is_of_prior=True,
     )
-    parts = parts_of(evidence, variance)
+    parts = variance_parts(evidence, variance)
     found = pooled_means(evidence, parts)
     assert set(found.mean_us[count:]) == {7.0} and set(found.sessions[count:]) == {1}
     alone = (parts.repeats + parts.session + parts.device)[count:]

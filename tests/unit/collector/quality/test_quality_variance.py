@@ -18,9 +18,9 @@ from collector.quality.variance import (
     VariancePrior,
     fit,
     learn,
-    parts_of,
     prior_of,
     prior_of_backend,
+    variance_parts,
 )
 
 pytestmark = pytest.mark.fast
@@ -92,7 +92,7 @@ def test_prior_variance_is_used_and_named_without_repeats():
     assert variance.learnt == PRIOR and variance.is_of_prior
     found = stack_intervals(evidence, variance)
     assert set(found.origins) == {Origin.PRIOR}
-    parts = parts_of(evidence, variance)
+    parts = variance_parts(evidence, variance)
     assert parts.session == pytest.approx(0.01**2, rel=0.1)
     assert (found.low_us < evidence.means.mean_us).all()
     assert (found.high_us > evidence.means.mean_us).all()
@@ -125,7 +125,7 @@ def test_frequently_measured_case_has_its_own_variance():
     is_it = means.cases == 7
     means = replace(means, mean_us=means.mean_us * np.exp(np.where(is_it, wobble, 0)))
     evidence = evidence_of(means, repeat_spread=0.01)
-    parts = parts_of(evidence, fit(evidence, PRIOR))
+    parts = variance_parts(evidence, fit(evidence, PRIOR))
     assert np.median(parts.session[is_it]) > 10 * np.median(parts.session[~is_it])
 
 
@@ -201,7 +201,7 @@ def of_one_case(mean_us: list[float], sessions: list[int], devices: list[int]):
         trust=np.full(count, Trust.CLEAN),
     )
     evidence = evidence_of(means, repeat_spread=0.01)
-    return parts_of(
+    return variance_parts(
         evidence,
         replace(fit(evidence, PRIOR), degrees=np.ones(len(evidence.group_names)), shared=0.0),
     )

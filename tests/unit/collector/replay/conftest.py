@@ -8,7 +8,7 @@ import pytest
 
 from collector.model.plan import Limits, MeasureSettings
 from collector.model.record import CaseRecord
-from collector.replay.results import SessionResult, collect
+from collector.replay.results import SessionResult, collect_session
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import SessionReport, run_session
 from tests.unit.collector.replay.replay_cases import PROVENANCE
@@ -52,7 +52,7 @@ class Ran:
 
     @property
     def result(self) -> SessionResult:
-        return collect(self.spec, self.directory, self.report, PROVENANCE)
+        return collect_session(self.spec, self.directory, self.report, PROVENANCE)
 
 
 def ran(spec: SessionSpec, folder: Path) -> Ran:

@@ -14,17 +14,17 @@ from collector.measuring.batches import Batches
 from collector.model.measurement import Library
 from collector.model.plan import ShardCase
 from collector.model.vocabulary import LIBRARY
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from collector.ops.spec import NpuCall, library_of
 from collector.replay.calls import selected_function
-from collector.replay.custom_opp import read_header
+from collector.replay.custom_opp import read_functions
 from tests.fixtures.op_rows import rows_alone, rows_of
 from tests.npu.stock_stacks import otherwise_path, served_path
 from tests.unit.collector.measuring.pretending import size
 from tests.unit.collector.naming import names, naming
 from tools.operators.releases.wheels import FOLDER, c_functions_of
 
-SPARSE = find("SparseFlashAttention")
+SPARSE = find_operator("SparseFlashAttention")
 ROW = rows_of("SparseFlashAttention")[0]
 OWN = "torch.ops._C_ascend.npu_sparse_flash_attention"
 # As the wheel of vllm_ascend 0.18.0 declares it, in the project's words.
@@ -57,7 +57,7 @@ def custom_opp(tmp_path):
 def test_cann_is_used_if_no_custom_opp_has_the_kernel(custom_opp):
     found = selected_function(SPARSE, ROW.case, {})
     assert (found.call, found.library, found.refused) == (SPARSE.call, Library.CANN, "")
-    add = find("Add")
+    add = find_operator("Add")
     assert selected_function(add, rows_of("Add")[0].case, custom_opp).library is Library.CANN
 
 
@@ -73,7 +73,7 @@ def test_library_without_headers_is_searched_for_function_names(tmp_path):
     library.parent.mkdir(parents=True)
     library.write_bytes(b"\x7fELF\x00aclnnMoeGatingTopKGetWorkspaceSize\x00")
     environment = {"ASCEND_CUSTOM_OPP_PATH": str(tmp_path)}
-    gating = find("MoeGatingTopK")
+    gating = find_operator("MoeGatingTopK")
     found = selected_function(gating, rows_of("MoeGatingTopK")[0].case, environment)
     assert found.call == gating.npu.served and found.library is Library.VLLM_ASCEND
 
@@ -130,7 +130,7 @@ def test_session_measures_for_one_library():
 )
 def test_library_can_be_requested_only_for_its_kernels(row, library, backend, named):
     case = replace(row, extra={**row.extra, LIBRARY: library}).case
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     if named:
         with pytest.raises(CaseRejected, match=naming(*named)):
             op.check(case, backend)
@@ -225,5 +225,5 @@ def test_stacks_refuse_only_the_known_calls(release):
 
 @pytest.mark.fast
 def test_header_of_these_tests_is_that_of_the_wheel():
-    (own,) = read_header(HEADER)
+    (own,) = read_functions(HEADER)
     assert own == c_functions_of("vllm_ascend-0.18.0")["aclnnSparseFlashAttention"]

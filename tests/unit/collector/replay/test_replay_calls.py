@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from collector.model.vocabulary import GRAPH, LAUNCHED_BY
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from tests.fixtures.op_rows import rows_of
 from tests.unit.collector.naming import naming
 
@@ -105,7 +105,7 @@ def test_graphs_and_kernels_of_one_shape_are_compiled(
     monkeypatch.setitem(sys.modules, "torchair", torchair)
     monkeypatch.setattr(calls, "static_kernel_problem", lambda: "")  # as where CANN is installed
     case = replace(next(r.case for r in rows_of(kernel)), op_state=state, attributes=reported)
-    NpuCalls(types.SimpleNamespace(), {}).of(find(kernel), case)
+    NpuCalls(types.SimpleNamespace(), {}).of(find_operator(kernel), case)
     assert [config.mode for config in torchair.configs] == ([mode] if mode else [])
 
 
@@ -125,7 +125,7 @@ def test_graph_row_without_torchair_is_refused_with_its_name(torch, monkeypatch)
     monkeypatch.setitem(sys.modules, "torchair", None)
     case = next(r.case for r in rows_of("SplitVD"))
     with pytest.raises(NoOperator, match=naming("torchair")):
-        NpuCalls(types.SimpleNamespace(), {}).of(find("SplitVD"), case)
+        NpuCalls(types.SimpleNamespace(), {}).of(find_operator("SplitVD"), case)
 
 
 def test_case_of_ascend_950_is_refused_on_another_device(torch, monkeypatch):
@@ -139,8 +139,8 @@ def test_case_of_ascend_950_is_refused_on_another_device(torch, monkeypatch):
     package = types.SimpleNamespace(npu_quant_matmul=lambda: None)
     device = types.SimpleNamespace(get_device_name=lambda: "Ascend910B3")
     monkeypatch.setattr(torch, "npu", device, raising=False)
-    assert NpuCalls(package, {}).of(find(kernel), whole)
+    assert NpuCalls(package, {}).of(find_operator(kernel), whole)
     with pytest.raises(NoOperator, match=naming("950PR", "Ascend910B3")):
-        NpuCalls(package, {}).of(find(kernel), narrow)
+        NpuCalls(package, {}).of(find_operator(kernel), narrow)
     device.get_device_name = lambda: "Ascend950PR_9579"
-    assert NpuCalls(package, {}).of(find(kernel), narrow)
+    assert NpuCalls(package, {}).of(find_operator(kernel), narrow)

@@ -8,11 +8,11 @@ from collector.model.measurement import Outcome
 from collector.model.plan import CANARY_PLACES, CANARY_REPEATS
 from collector.model.row import from_row, to_row
 from collector.ops.references import canary_records
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.quality.canaries import DRIFTED
 from collector.replay.certificates import count_cases_before, is_canary, with_canaries
 from collector.replay.journal import JOURNAL, read_journal
-from collector.replay.results import collect
+from collector.replay.results import collect_session
 from collector.replay.spec import DEFAULT_CATALOG, SessionCase
 from collector.replay.supervisor import Ending, SessionReport, run_session
 from tests.unit.collector.replay.replay_cases import PROVENANCE, add_record, case_record
@@ -25,10 +25,10 @@ CASES = tuple(SessionCase(add_record(rows), float(rows), 60.0) for rows in (1, 2
 def test_every_backend_has_a_memory_and_an_arithmetic_canary(backend):
     memory, arithmetic = canary_records(backend)
     for record in (memory, arithmetic):
-        op = find(record.kernel_type)
+        op = find_operator(record.kernel_type)
         op.check(record.case, backend)
     intensity = [
-        find(r.kernel_type).flops(r.case) / find(r.kernel_type).traffic(r.case)
+        find_operator(r.kernel_type).flops(r.case) / find_operator(r.kernel_type).traffic(r.case)
         for r in (memory, arithmetic)
     ]
     assert intensity[0] < 1 < 20 < intensity[1]
@@ -61,7 +61,7 @@ def canaried(session_of, tmp_path):
         spec = replace(spec, cases=cases, **changes)
         report = run_session(spec, tmp_path)
         assert (report.ending, report.offender) == (Ending.COMPLETE, None), report.log_tail
-        return spec, collect(spec, tmp_path, report, PROVENANCE)
+        return spec, collect_session(spec, tmp_path, report, PROVENANCE)
 
     return run
 
@@ -103,5 +103,5 @@ def test_failing_canary_loses_only_its_own_reading(canaried, monkeypatch):
 def test_session_that_never_began_has_no_results(session_of, tmp_path):
     spec = replace(session_of(), cases=with_canaries(CASES, "cpu", 30.0))
     report = SessionReport(Ending.CRASHED, "killed", 0, 1.0, "")
-    result = collect(spec, tmp_path, report, PROVENANCE)
+    result = collect_session(spec, tmp_path, report, PROVENANCE)
     assert result.measurements == () and not result.began

@@ -7,7 +7,7 @@ pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
 import torch
 
 from collector.ops.context import BEFORE_CACHE, context_of
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.spec import Call
 from collector.replay.context import Chain, ChainLaunch, Feed, context_text, feeds_of, results_of
 from tests.unit.collector.replay.replay_cases import add_record, case_record
@@ -36,13 +36,13 @@ def test_nearest_launches_are_run_until_they_fill_a_cache():
     unknown = case_record("NoSuchKernel", "4,4", "4,4")
     size_bytes = 3 * 1024 * 64 * 4
     before = (unknown, large, small, unknown, large)
-    one = context_of(before, find, "cpu", int(size_bytes / BEFORE_CACHE))
+    one = context_of(before, find_operator, "cpu", int(size_bytes / BEFORE_CACHE))
     assert [n.record for n in one.neighbours] == [large]
     assert (one.size_bytes, one.left_out) == (size_bytes, ())
-    more = context_of(before, find, "cpu", int(1.5 * size_bytes / BEFORE_CACHE))
+    more = context_of(before, find_operator, "cpu", int(1.5 * size_bytes / BEFORE_CACHE))
     assert [n.record for n in more.neighbours] == [large, small, large]
     assert more.left_out == ("NoSuchKernel",)
-    whole = context_of(before, find, "cpu", 1 << 40)
+    whole = context_of(before, find_operator, "cpu", 1 << 40)
     assert len(whole.neighbours) == 3 and whole.left_out == ("NoSuchKernel",) * 2
     # The context is identified by its cases and their order, not by the omitted ones.
     reported = [context_text(found).partition(";")[0] for found in (one, more, whole)]

@@ -11,7 +11,7 @@ import pytest
 from collector.codec.errors import BadInput, OpmeterError
 from collector.model.plan import Limits
 from collector.ops.references import REFERENCES
-from collector.replay.check_session import Interference, compare, concurrency_test
+from collector.replay.check_session import Interference, compare_devices, concurrency_test
 from collector.replay.lock import (
     DeviceLock,
     _take_slot,
@@ -106,7 +106,7 @@ def test_interference_is_sorted_by_slowdown_of_the_first_device():
             return {"a": 10.0, "b": 20.0, "gone": 1.0}
         return {"a": 11.0, "b": 30.0} if device == 3 else {"a": 99.0, "b": 99.0}
 
-    found = compare(measure, [3, 4, 5])
+    found = compare_devices(measure, [3, 4, 5])
     assert found == [Interference("b", 20.0, 30.0), Interference("a", 10.0, 11.0)]
     assert [round(case.slowdown, 6) for case in found] == [0.5, 0.1]
     assert requested[0] == (3, "alone") and set(requested[1:]) == {
@@ -117,7 +117,7 @@ def test_interference_is_sorted_by_slowdown_of_the_first_device():
 @pytest.mark.fast
 def test_comparison_without_measurements_is_refused():
     with pytest.raises(OpmeterError, match=naming("device 0")):
-        compare(lambda device, name: {name: 1.0}, [0, 1])
+        compare_devices(lambda device, name: {name: 1.0}, [0, 1])
 
 
 @pytest.mark.fast

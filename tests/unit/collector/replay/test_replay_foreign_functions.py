@@ -6,7 +6,7 @@ import pytest
 
 from collector.ops.registry import all_ops
 from collector.ops.releases import CFunction, launched_by
-from collector.replay.custom_opp import mismatched_function, read_header
+from collector.replay.custom_opp import mismatched_function, read_functions
 from tests.unit.collector.naming import names
 from tools.operators.launched import launched_table
 from tools.operators.releases.wheels import RELEASES, c_functions_of
@@ -39,7 +39,7 @@ def custom_opp(tmp_path):
 
 @pytest.mark.fast
 def test_a_header_is_read():
-    assert list(read_header(HEADER)) == [
+    assert list(read_functions(HEADER)) == [
         CFunction("aclnnSparseFlashAttention", "..........ss..", has_numbers=True)
     ]
 

@@ -21,7 +21,7 @@ from collector.replay.memory_limits import (
     needed_bytes,
     resident_bytes,
 )
-from collector.replay.results import collect
+from collector.replay.results import collect_session
 from collector.replay.spec import SessionCase, SessionSpec, read_spec, write_spec
 from collector.replay.supervisor import Ending, SessionReport
 from tests.unit.collector.naming import names, naming
@@ -194,7 +194,7 @@ def test_slice_with_a_wrong_hash_is_ignored(tmp_path):
     sha256 = sha256_hex(b"what was written")
     writer.write("window", slice="slice.csv", sha256=sha256, ordinals=[0], **times)
     report = SessionReport(Ending.CRASHED, "killed", None, 1.0, "")
-    result = collect(spec, tmp_path, report, PROVENANCE)
+    result = collect_session(spec, tmp_path, report, PROVENANCE)
     (measurement,) = result.measurements
     assert measurement.outcome is Outcome.PROFILER_LOST
     assert names(measurement.reason, "sentinels")

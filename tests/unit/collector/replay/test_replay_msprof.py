@@ -18,10 +18,10 @@ from collector.replay.msprof import (
     export_missing,
     find_msprof,
     join_summaries,
+    msprof_command,
     op_summaries,
     parse_limit_s,
     profiles_of,
-    record_command,
 )
 from collector.replay.process import (
     ControlPipe,
@@ -52,7 +52,7 @@ def program(path: Path, script: str) -> Path:
 
 
 def test_application_follows_the_options():
-    command = record_command(Path("/cann/msprof"), Path("/out"), "Memory", ["python", "-P"], 512)
+    command = msprof_command(Path("/cann/msprof"), Path("/out"), "Memory", ["python", "-P"], 512)
     assert command[0] == "/cann/msprof" and command[-2:] == ["python", "-P"]
     assert {"--output=/out", "--aic-metrics=Memory", "--ai-core=on"} <= set(command)
     assert {"--task-time=on", "--storage-limit=512MB"} <= set(command)

@@ -9,10 +9,10 @@ import pytest
 from collector.model.measurement import CLOCK, PROFILER, Outcome
 from collector.model.plan import MeasureSettings
 from collector.model.record import CaseRecord
-from collector.ops.own import find_operator_file, load_operators
+from collector.ops.own import find_operator_file, load_operator_file
 from collector.ops.references import reference_record
 from collector.ops.refusals import refusal
-from collector.ops.runtime import completed
+from collector.ops.runtime import with_runtime_columns
 from collector.replay.check_session import check_result, check_spec
 from collector.replay.supervisor import Ending, run_session
 from opmeter.written_cases import case_of_text
@@ -21,11 +21,11 @@ pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]
 pytestmark = pytest.mark.torch
 
 FILE = find_operator_file("decoder.py")
-PASSES = {one.kernel: one.spec(FILE) for one in load_operators(FILE)}
+PASSES = {one.kernel: one.spec(FILE) for one in load_operator_file(FILE)}
 
 
 def _record(text: str) -> CaseRecord:
-    return completed(case_of_text(text).record(), PASSES[text.split()[0]])
+    return with_runtime_columns(case_of_text(text).record(), PASSES[text.split()[0]])
 
 
 def test_passes_are_timed_as_a_whole_beside_operators(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from collector.quality.reconcile import Mark, Sentinel
 from collector.replay.journal import CHECKING, JOURNAL, LAUNCHING, MEASURED, JournalWriter
 from collector.replay.kineto import IDLE_OPERATOR
 from collector.replay.msprof import SummaryRow, write_summary
-from collector.replay.results import SUMMARY, collect
+from collector.replay.results import SUMMARY, collect_session
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import Ending, SessionReport
 from tests.unit.collector.naming import names
@@ -85,7 +85,7 @@ def collected(tmp_path):
         times = {"stop_s": 0.1, "read_s": 0.1, "write_s": 0.1}
         writer.write("window", slice="slice.csv", sha256=sha256, ordinals=[0], **times)
         report = SessionReport(Ending.COMPLETE, "", None, 1.0, "")
-        return collect(spec, tmp_path, report, PROVENANCE).measurements
+        return collect_session(spec, tmp_path, report, PROVENANCE).measurements
 
     return collect_of
 

@@ -12,7 +12,7 @@ from collector.model.row import from_row, to_row
 from collector.profiles.launches import read_op_summary
 from collector.quality.reconcile import SENTINEL_TYPE
 from collector.replay.journal import JOURNAL, read_journal
-from collector.replay.results import collect
+from collector.replay.results import collect_session
 from collector.replay.supervisor import Ending, run_session
 from tests.unit.collector.naming import names
 from tests.unit.collector.replay.conftest import ran, spec_of
@@ -43,7 +43,7 @@ def test_every_kind_of_case_gets_its_outcome(session_of, tmp_path):
     )
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.COMPLETE, None), report.log_tail
-    result = collect(spec, tmp_path, report, PROVENANCE)
+    result = collect_session(spec, tmp_path, report, PROVENANCE)
     found = by_kernel(result.measurements)
     assert {name: m.outcome for name, m in found.items()} == {
         "Add": Outcome.OK,
@@ -74,7 +74,7 @@ def test_every_kind_of_case_gets_its_outcome(session_of, tmp_path):
 def test_launches_of_the_summary_are_those_of_the_journal(session_of, tmp_path):
     spec = session_of(*(add_record(rows) for rows in range(1, 71)))
     report = run_session(spec, tmp_path)
-    result = collect(spec, tmp_path, report, PROVENANCE)
+    result = collect_session(spec, tmp_path, report, PROVENANCE)
     assert all(m.timing is not None for m in result.measurements)
     journal = read_journal(tmp_path / JOURNAL)
     # 64 cases fill a window: the rest are in the next one.
@@ -99,7 +99,7 @@ def test_cache_flush_is_neither_a_launch_nor_a_companion(session_of, tmp_path):
     measure = MeasureSettings(repeat_count=4, cache="cold")
     spec = session_of(add_record(8), case_record("TwoSteps", "9,9", "9,9"), measure=measure)
     report = run_session(spec, tmp_path)
-    result = collect(spec, tmp_path, report, PROVENANCE)
+    result = collect_session(spec, tmp_path, report, PROVENANCE)
     for measurement in result.measurements:
         assert measurement.cache == "cold"
         _is_well_measured(measurement, repeats=4)
@@ -117,7 +117,7 @@ def test_budget_determines_the_repeats(session_of, tmp_path):
         measure=MeasureSettings(budget_s=0.05, min_repeats=3, max_repeats=20),
     )
     report = run_session(spec, tmp_path)
-    result = collect(spec, tmp_path, report, PROVENANCE)
+    result = collect_session(spec, tmp_path, report, PROVENANCE)
     small, large = result.measurements
     # More of them if another process occupied a core.
     assert small.n_expected == 20 or small.disturbance.clean < small.disturbance.watched

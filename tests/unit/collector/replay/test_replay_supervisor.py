@@ -15,7 +15,7 @@ from collector.model.measurement import Outcome
 from collector.model.plan import Limits
 from collector.replay.journal import BUILDING, IMPORTING, JOURNAL, JournalWriter, read_journal
 from collector.replay.memory_limits import resident_bytes
-from collector.replay.results import collect
+from collector.replay.results import collect_session
 from collector.replay.spec import write_spec
 from collector.replay.supervisor import STEP_LIMIT_S, Ending, case_limit, run_session
 from tests.unit.collector.naming import names
@@ -52,7 +52,7 @@ def test_hanging_case_is_blamed_and_the_open_window_is_measured_again(session_of
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.HUNG, 1)
     assert names(report.reason, "6 s", "limits.case_s", "60 s", "launching")
-    result = collect(spec, tmp_path, report, PROVENANCE)
+    result = collect_session(spec, tmp_path, report, PROVENANCE)
     (hung,) = result.measurements
     assert result.began
     assert (hung.kernel_type, hung.outcome) == ("Sleep", Outcome.HUNG)
@@ -71,7 +71,7 @@ def test_crash_keeps_the_closed_windows(session_of, tmp_path):
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.CRASHED, 65)
     assert names(report.reason, "SIGSEGV", "launching")
-    result = collect(spec, tmp_path, report, PROVENANCE)
+    result = collect_session(spec, tmp_path, report, PROVENANCE)
     *measured, crashed = result.measurements  # a busy machine may cost a number, not a window
     assert len(measured) == 64 and all(m.timing is not None for m in measured)
     assert crashed.outcome is Outcome.CRASHED
@@ -94,7 +94,7 @@ def test_a_session_that_outgrows_its_memory_is_ended(session_of, tmp_path):
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.OOM, 1)
     assert names(report.reason, "1.5 GiB")
-    (grown,) = collect(spec, tmp_path, report, PROVENANCE).measurements
+    (grown,) = collect_session(spec, tmp_path, report, PROVENANCE).measurements
     assert grown.outcome is Outcome.OOM
 
 
@@ -113,7 +113,7 @@ def test_session_that_fills_its_container_is_ended_before_the_kernel_ends_both(
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.OOM, 1)
     assert names(report.reason, "1.50 GiB")
-    (grown,) = collect(spec, tmp_path, report, PROVENANCE).measurements
+    (grown,) = collect_session(spec, tmp_path, report, PROVENANCE).measurements
     assert grown.outcome is Outcome.OOM
 
 
@@ -127,7 +127,7 @@ def test_stopped_session_finishes_its_current_case(session_of, tmp_path):
 
     report = run_session(spec, tmp_path, tick=on_tick, stop=stop)
     assert (report.ending, report.offender) == (Ending.STOPPED, None)
-    result = collect(spec, tmp_path, report, PROVENANCE)
+    result = collect_session(spec, tmp_path, report, PROVENANCE)
     assert 3 <= len(result.measurements) < len(spec.cases)
     assert {m.outcome for m in result.measurements} <= {Outcome.OK, Outcome.GATED}
     assert len({m.case_id for m in result.measurements}) == len(result.measurements)
@@ -140,7 +140,7 @@ def test_session_that_cannot_start_reports_the_reason(session_of, tmp_path, monk
     assert (report.ending, report.offender) == (Ending.CRASHED, None)
     assert names(report.reason, 1) and "launching" not in report.reason
     assert "No module named 'replay_operators'" in report.log_tail
-    result = collect(spec, tmp_path, report, PROVENANCE)
+    result = collect_session(spec, tmp_path, report, PROVENANCE)
     assert result.measurements == () and not result.began
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collector.model.case import case_from_cells
-from collector.singlehost.from_profile import agrees, signature_of
+from collector.singlehost.from_profile import settings_agree, signature_of
 
 pytestmark = pytest.mark.fast
 
@@ -32,7 +32,7 @@ def test_generated_and_profiled_empty_slots_are_equal():
     generated = case(shapes="4,8;;4,8", dtypes="FLOAT;;FLOAT", formats="ND;;ND")
     profiled = case(shapes="4,8;;4,8;", dtypes="FLOAT;DT_UNDEFINED;FLOAT;", formats="ND;NULL;ND;")
     assert signature_of(generated) == signature_of(profiled)
-    assert agrees(generated, profiled)
+    assert settings_agree(generated, profiled)
 
 
 def test_signature_of_a_matmul_ignores_kernel_bias_and_transposition():
@@ -75,11 +75,11 @@ def test_dispatch_signature_has_its_ep_size():
 
 
 def test_attributes_given_on_both_sides_must_agree():
-    assert agrees(case(), case(state="dynamic"))
-    assert not agrees(case(state="static"), case(state="dynamic"))
-    assert not agrees(case(out_formats="FRACTAL_NZ"), case(out_formats="ND"))
+    assert settings_agree(case(), case(state="dynamic"))
+    assert not settings_agree(case(state="static"), case(state="dynamic"))
+    assert not settings_agree(case(out_formats="FRACTAL_NZ"), case(out_formats="ND"))
     scalar = case("Add", ";", "FLOAT;", "ND;")
-    assert not agrees(scalar, case("Add", ";", "INT32;", "ND;"))
+    assert not settings_agree(scalar, case("Add", ";", "INT32;", "ND;"))
     reported = case(**{"Runtime block_size": "128"})
-    assert agrees(reported, case())
-    assert not agrees(reported, case(**{"Runtime block_size": "64"}))
+    assert settings_agree(reported, case())
+    assert not settings_agree(reported, case(**{"Runtime block_size": "64"}))

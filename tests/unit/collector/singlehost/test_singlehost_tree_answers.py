@@ -15,7 +15,7 @@ from collector.ranks.distribution import DISPATCH, DistributeCall
 from collector.ranks.experts import ExpertCall
 from collector.singlehost.from_replay import TreeResults, provenance_of
 from collector.singlehost.reports import Update
-from collector.singlehost.version_files import check_device
+from collector.singlehost.version_files import check_tree_device
 from tests.unit.collector.naming import names, naming
 from tests.unit.collector.singlehost.conftest import matmul
 
@@ -184,12 +184,12 @@ def test_tree_of_another_device_is_refused(tmp_path):
     place = tmp_path / "ATLAS_800_A3_752T_128G_DIE" / "vllm_ascend"
     named = ("ATLAS_800_A3_752T_128G_DIE", "CPU_x_2t", "--backend")
     with pytest.raises(BadInput, match=naming(*named)):
-        check_device(place / "vllm0.18.0_torch2.9.0_cann8.5", STACK)
+        check_tree_device(place / "vllm0.18.0_torch2.9.0_cann8.5", STACK)
     own = tmp_path / "CPU_x_2t" / "vllm_ascend"
-    assert check_device(own / "vllm0_torch2.13.0_cann0", STACK) == ""
-    warning = check_device(own / "vllm0_torch2.9_cann0", STACK)
+    assert check_tree_device(own / "vllm0_torch2.13.0_cann0", STACK) == ""
+    warning = check_tree_device(own / "vllm0_torch2.9_cann0", STACK)
     assert names(warning, "vllm0_torch2.9_cann0", "vllm0_torch2.13.0_cann0")
-    assert check_device(tmp_path / "anything", STACK) == ""
+    assert check_tree_device(tmp_path / "anything", STACK) == ""
 
 
 @pytest.mark.parametrize("doubtful", [Outcome.PROFILER_LOST, Outcome.OOM])

@@ -243,5 +243,5 @@ def test_folder_with_an_unreadable_temporary_file_is_listed(
 
     monkeypatch.setattr(os, "open", refused)
     assert [info.key for info in FileStore(tmp_path).list("")] == ["k"]
-    atomic.collect(tmp_path / LEFT)
+    atomic.remove_abandoned(tmp_path / LEFT)
     assert names(tmp_path) == [LEFT, "k"]

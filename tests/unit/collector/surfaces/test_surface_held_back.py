@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collector.surfaces.rounds import Estimate, half_widths, misses
+from collector.surfaces.rounds import Estimate, estimate_half_widths, misses
 
 pytestmark = pytest.mark.fast
 
@@ -21,19 +21,19 @@ def _wrong_model(points: int) -> tuple[Estimate, np.ndarray]:
 def test_intervals_of_a_wrong_model_reach_their_coverage(level):
     found, duration_us = _wrong_model(40_000)
     held = np.arange(2_000)
-    widths = half_widths(found, misses(found, held, duration_us[held]), level)
+    widths = estimate_half_widths(found, misses(found, held, duration_us[held]), level)
     off = np.abs(np.log(duration_us) - found.log_us)[2_000:]
     assert np.mean(off <= widths[2_000:]) == pytest.approx(level, abs=0.02)
 
 
 def test_an_interval_is_as_wide_as_the_error_expected():
     found, duration_us = _wrong_model(1_000)
-    widths = half_widths(found, misses(found, np.arange(200), duration_us[:200]), 0.9)
+    widths = estimate_half_widths(found, misses(found, np.arange(200), duration_us[:200]), 0.9)
     assert widths / found.error == pytest.approx(widths[0] / found.error[0])
 
 
 def test_too_few_points_give_an_infinite_interval():
     found, duration_us = _wrong_model(100)
     missed = misses(found, np.arange(18), duration_us[:18])
-    assert np.isinf(half_widths(found, missed, 0.95)).all()
-    assert np.isfinite(half_widths(found, np.append(missed, 1.0), 0.95)).all()
+    assert np.isinf(estimate_half_widths(found, missed, 0.95)).all()
+    assert np.isfinite(estimate_half_widths(found, np.append(missed, 1.0), 0.95)).all()

@@ -18,7 +18,7 @@ from collector.worker.assignment import (
     Assignment,
     abandon,
     check_stack,
-    work,
+    work_on_shard,
 )
 from collector.worker.attempt import read_part
 from collector.worker.blame import WrongImage, WrongNode
@@ -47,7 +47,7 @@ def assignment(store):
 
 def refused(store, assignment, tmp_path, *data):
     with pytest.raises(WrongImage, match=naming(*data)):
-        work(store, assignment, tmp_path, threading.Event(), watched=store)
+        work_on_shard(store, assignment, tmp_path, threading.Event(), watched=store)
     with pytest.raises(WrongImage, match=naming(*data)):
         abandon(store, assignment, Outcome.CRASHED, "")
     assert read_shard_commit(store, assignment.campaign, "s1") is None
@@ -66,7 +66,7 @@ def test_unreadable_shard_is_left_to_the_next_plan(store, assignment, tmp_path, 
     if damage is not None:
         store.put(key, damage)
     if by == "worker":
-        assert work(store, assignment, tmp_path, threading.Event(), watched=store)
+        assert work_on_shard(store, assignment, tmp_path, threading.Event(), watched=store)
     else:
         abandon(store, assignment, Outcome.CRASHED, "")
     merged = merge_plans(store, [(assignment.campaign, 1)], guard=CREATE, author="test")
@@ -92,7 +92,7 @@ def test_shard_of_another_plan_is_refused(store, assignment, tmp_path):
 
 def test_another_machine_is_refused(store, assignment, tmp_path):
     with pytest.raises((WrongImage, WrongNode)):  # the first where torch is not installed
-        work(store, assignment, tmp_path, threading.Event(), watched=store)
+        work_on_shard(store, assignment, tmp_path, threading.Event(), watched=store)
 
 
 def test_software_mismatch_blames_the_image_and_device_mismatch_the_node():

@@ -24,7 +24,7 @@ from collector.quality.gates import gate_of_warning
 from collector.ranks.collective import Collective, CollectiveCase
 from collector.ranks.distribution import COMBINE, DISPATCH, DistributeCall
 from collector.ranks.experts import IMBALANCE, KERNEL, ExpertCall
-from collector.ranks.gangs import ranks_of
+from collector.ranks.gangs import ranks_needed
 from collector.ranks.topology import Grid
 from collector.replay.seal import unseal
 from collector.worker.gang_instrument import (
@@ -32,7 +32,7 @@ from collector.worker.gang_instrument import (
     GangSession,
     bench_of,
     calls_a_round,
-    certificates,
+    gang_measurements,
     start_of,
 )
 from tests.unit.collector.naming import names
@@ -75,7 +75,9 @@ ALONE = (times(0, [0.0, 100.0, 200.0], [50.0] * 3), times(1, [10.0, 110.0, 210.0
 @pytest.mark.fast
 class TestCertificates:
     def test_call_lasts_from_its_last_arrival_to_its_last_end(self) -> None:
-        (made,) = certificates(session(requested()), [seen(0, 0, *ALONE), seen(0, 1, *ALONE)], {})
+        (made,) = gang_measurements(
+            session(requested()), [seen(0, 0, *ALONE), seen(0, 1, *ALONE)], {}
+        )
         assert made.outcome is Outcome.OK
         assert made.timing is not None
         assert made.timing.median_us == 40.0  # rank 1 started at 10, rank 0 ended at 50
@@ -88,7 +90,7 @@ class TestCertificates:
     def test_concurrent_groups_have_their_median_and_slowest_duration(self) -> None:
         case = requested(ranks=4, collective=replace(requested().collective, together=True))
         slow = (times(2, [0.0] * 3, [90.0] * 3), times(3, [0.0] * 3, [60.0] * 3))
-        (made,) = certificates(session(case), [seen(0, 0, *ALONE, *slow)], {})
+        (made,) = gang_measurements(session(case), [seen(0, 0, *ALONE, *slow)], {})
         assert made.timing is not None
         assert made.timing.median_us == 65.0  # of 40 and 90
         assert dict(made.counters)["concurrent_slowest_us"] == 90.0
@@ -96,50 +98,52 @@ class TestCertificates:
 
     def test_wrong_result_is_gated_and_not_good(self) -> None:
         rounds = [seen(0, 0, *ALONE), seen(0, 1, *ALONE, wrong=[1])]
-        (made,) = certificates(session(requested()), rounds, {})
+        (made,) = gang_measurements(session(requested()), rounds, {})
         assert made.outcome is Outcome.GATED and names(made.reason, "rank 1")
         assert not made.is_good
 
     def test_call_too_large_for_a_rank_is_out_of_memory(self) -> None:
         reason = f"{TOO_LARGE} 3 MiB a rank can have"
-        (made,) = certificates(session(requested()), [seen(0, 0, left_out=reason)], {})
+        (made,) = gang_measurements(session(requested()), [seen(0, 0, left_out=reason)], {})
         assert (made.outcome, made.reason) == (Outcome.OOM, reason)
 
     def test_window_without_its_records_is_retried(self) -> None:
-        (made,) = certificates(session(requested()), [seen(0, 0, left_out="3 of 4 rows")], {})
+        (made,) = gang_measurements(session(requested()), [seen(0, 0, left_out="3 of 4 rows")], {})
         assert made.outcome is Outcome.PROFILER_LOST
 
     def test_kernel_with_other_tensors_is_substituted(self) -> None:
         reason = f"{OTHER_TENSORS} in rank 1: input 1: 4 FLOAT ND"
-        (made,) = certificates(session(requested()), [seen(0, 0, left_out=reason)], {})
+        (made,) = gang_measurements(session(requested()), [seen(0, 0, left_out=reason)], {})
         assert (made.outcome, made.reason) == (Outcome.SUBSTITUTED, reason)
 
     def test_proof_is_that_of_the_weakest_round(self) -> None:
         reported = [replace(seen(0, at, *ALONE), identity="proved") for at in range(2)]
         for least, expected in (("proved", Proof.PROVED), ("unverified", Proof.UNVERIFIED)):
             rounds = [reported[0], replace(reported[1], identity=least)]
-            (made,) = certificates(session(requested()), rounds, {})
+            (made,) = gang_measurements(session(requested()), rounds, {})
             assert made.identity is expected
 
     def test_end_before_the_beginning_is_implausible(self) -> None:
         early = (times(0, [0.0], [5.0]), times(1, [50.0], [-10.0]))
-        (made,) = certificates(session(requested()), [seen(0, 0, *early)], {})
+        (made,) = gang_measurements(session(requested()), [seen(0, 0, *early)], {})
         assert made.outcome is Outcome.IMPLAUSIBLE
         assert made.timing is None
 
     def test_environment_of_the_node_is_recorded_as_a_warning(self) -> None:
-        (made,) = certificates(session(requested()), [seen(0, 0, *ALONE)], {"HCCL_BUFFSIZE": "200"})
+        (made,) = gang_measurements(
+            session(requested()), [seen(0, 0, *ALONE)], {"HCCL_BUFFSIZE": "200"}
+        )
         assert any(names(warning, "HCCL_BUFFSIZE=200") for warning in made.warnings)
 
     def test_session_with_other_programs_is_disturbed(self) -> None:
         assert gang_disturbance(0.15) == ""
         disturbed = replace(session(requested()), disturbed=gang_disturbance(0.4))
-        (made,) = certificates(disturbed, [seen(0, 0, *ALONE)], {})
+        (made,) = gang_measurements(disturbed, [seen(0, 0, *ALONE)], {})
         assert "disturbed" in map(gate_of_warning, made.warnings)
 
     def test_cases_without_a_round_have_no_result_yet(self) -> None:
         other = requested(collective=replace(requested().collective, message_bytes=2048))
-        (made,) = certificates(session(requested(), other), [seen(1, 0, *ALONE)], {})
+        (made,) = gang_measurements(session(requested(), other), [seen(1, 0, *ALONE)], {})
         assert made.case_id == other.record().case_id
 
 
@@ -247,7 +251,7 @@ def processes_in(folder) -> list[int]:
 def measure_records(tmp_path, records: list[CaseRecord], stop: threading.Event):
     settings = SessionSettings("cpu", STACK, MeasureSettings(budget_s=0.02), Limits())
     heard: list[tuple[int, str]] = []
-    ranks = max(ranks_of(record.case) for record in records)
+    ranks = max(ranks_needed(record.case) for record in records)
     instrument = GangInstrument(
         settings, ranks, tmp_path, stop, lambda *reported: heard.append(reported)
     )
@@ -258,7 +262,7 @@ def measure_records(tmp_path, records: list[CaseRecord], stop: threading.Event):
 def reread_records(tmp_path, records: list[CaseRecord], raw):
     """The results that follow from the stored records of a session alone."""
     settings = SessionSettings("cpu", STACK, MeasureSettings(budget_s=0.02), Limits())
-    ranks = max(ranks_of(record.case) for record in records)
+    ranks = max(ranks_needed(record.case) for record in records)
     again = GangInstrument(settings, ranks, tmp_path, threading.Event(), lambda *_: None)
     objects = (zstandard.compress(path.read_bytes()) for path in (raw.summary, raw.journal))
     sealed = unseal(*objects, key="journal")

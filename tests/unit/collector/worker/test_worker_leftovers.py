@@ -27,11 +27,11 @@ from collector.model.manifest import (
 from collector.model.measurement import Measurement, Outcome, Timing
 from collector.model.plan import ShardCase, plan_to_json
 from collector.model.row import from_row, to_row
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
 from collector.worker.answers import ShardResults
-from collector.worker.assignment import complete, give_up
+from collector.worker.assignment import complete_shard, give_up
 from collector.worker.attempt import Attempt, part_bytes, read_part
 from tests.unit.collector.database.campaign_maker import (
     PATH,
@@ -85,10 +85,10 @@ def answers(store, plan, attempt):
 
 
 def run(store, plan, attempt, instrument):
-    return complete(
+    return complete_shard(
         answers(store, plan, attempt),
         instrument,
-        find=find,
+        find=find_operator,
         backend="cpu",
         size=size(2.0),
         stop=instrument.stop or threading.Event(),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.worker.gang_instrument import certificates
+from collector.worker.gang_instrument import gang_measurements
 from tests.unit.collector.worker.test_worker_gang import ALONE, requested, seen, session
 
 pytestmark = pytest.mark.fast
@@ -11,5 +11,5 @@ pytestmark = pytest.mark.fast
 @pytest.mark.parametrize(("rounds", "warnings"), [(2, 1), (3, 0)])
 def test_missing_rounds_cause_a_warning(rounds: int, warnings: int) -> None:
     found = [seen(0, round_, *ALONE) for round_ in range(rounds)]
-    (made,) = certificates(session(requested()), found, {})
+    (made,) = gang_measurements(session(requested()), found, {})
     assert len([warning for warning in made.warnings if "rounds" in warning]) == warnings

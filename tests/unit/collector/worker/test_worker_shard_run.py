@@ -17,7 +17,7 @@ from collector.model.stack import Runtime, Stack, runtime_details
 from collector.store.in_memory import MemoryStore
 from collector.worker import assignment
 from collector.worker.answers import ShardResults, final_measurements
-from collector.worker.assignment import complete, give_up
+from collector.worker.assignment import complete_shard, give_up
 from collector.worker.attempt import Attempt
 from tests.unit.collector.measuring.pretending import (
     Poisoned,
@@ -58,7 +58,7 @@ def answers(store, shard_cases, attempt="a1", plan=PLAN):
 
 
 def run(store, shard_cases, instrument, attempt="a1", stop=None, session_s=2.0, backend="cpu"):
-    return complete(
+    return complete_shard(
         answers(store, shard_cases, attempt),
         instrument,
         find=find,
@@ -363,7 +363,7 @@ def test_store_failure_before_the_part_leaves_no_part(tmp_path):
     with pytest.raises(StoreUnavailable):
         run(store, cases(2), Pretender(tmp_path))
     assert measured(store) == []
-    assert not list(store.list(keys.committed_shards("c")))
+    assert not list(store.list(keys.committed_prefix("c")))
 
 
 def test_final_measurement_is_independent_of_the_order(tmp_path):

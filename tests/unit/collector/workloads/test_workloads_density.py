@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.codec.errors import BadInput
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from collector.workloads.density import cases_between, find_standard, solve
 from collector.workloads.grid import case_at_point, template_of
 from collector.workloads.patterns import bundled_patterns
@@ -58,7 +58,7 @@ def test_rows_are_reproduced_from_points_of_their_pattern():
             if names is None or template is None:
                 continue
             solved += 1
-            op = find(name)
+            op = find_operator(name)
             made = case_at_point(
                 *(pattern, template, names),
                 lambda record, op=op: op.rejection_reason(record.case, "npu") or record,

@@ -9,7 +9,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.engine.environments import RELEASES
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.workloads.deployments import (
     batch_of,
     check_deployment,
@@ -295,7 +295,7 @@ def test_deepseek_v4_has_keys_of_4_and_of_128_tokens():
             kernel = one.record.kernel_type
             if kernel not in checked:
                 continue
-            find(kernel).check(one.record.case, "npu")
+            find_operator(kernel).check(one.record.case, "npu")
             written = one.record.cells["Output Shapes"].strip('"').partition(";")[0]
             found[f"{kernel} {written}" if kernel == "Compressor" else kernel] += one.times
         assert found == expected
@@ -362,7 +362,7 @@ def test_sparse_attention_has_the_tokens_of_the_first_of_eight_ranks():
         (row,) = rows
         assert row.extra["Runtime actual_seq_lengths_values"] == ends
         assert row.extra["Runtime actual_seq_lengths_kv_values"] == keys
-        find(row.kernel_type).check(row.case, "npu")
+        find_operator(row.kernel_type).check(row.case, "npu")
         singles = [
             one.times
             for one in step.kernels

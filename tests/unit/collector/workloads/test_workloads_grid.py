@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collector.codec.errors import BadInput
 from collector.model.case import case_from_cells
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.workloads.grid import SampleRequest, choose, templates
 from collector.workloads.patterns import bundled_patterns, read_patterns
 from tests.fixtures.op_rows import rows_of as fixture_rows
@@ -26,7 +26,7 @@ ANY = 1 << 40
 
 
 def refused(case):
-    return refusal(case, find, "npu")
+    return refusal(case, find_operator, "npu")
 
 
 def request(record):
@@ -80,7 +80,7 @@ def test_kernels_have_at_most_one_pattern():
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_pattern_makes_accepted_cases_from_existing_rows(kernel):
-    op = find(kernel)
+    op = find_operator(kernel)
     family = [row for name in (kernel, *op.family) for row in fixture_rows(name)]
     rows = [type(row)(kernel, row.cells, row.extra) for row in family]
     found = chosen(kernel, rows=3, like=rows).records

@@ -27,7 +27,7 @@ def products_of(*names):
 
 
 def experts_of(*names):
-    return model_rows.experts_of(deployments(*names))
+    return model_rows.expert_sizes(deployments(*names))
 
 
 def sizes_of(name):
@@ -87,7 +87,7 @@ def test_recording_of_a_user_has_its_own_sizes_and_rows():
     products = model_rows.products_of([recording])
     assert {(1280, 5120), (5120, 1024), (6400, 5120), (5120, 3200)} < set(products)
     assert set(products) < set(products_of("qwen3-32b"))
-    assert model_rows.experts_of([recording]) == ()
+    assert model_rows.expert_sizes([recording]) == ()
     (prefill, _) = recording.passes
     without = tuple(replace(one, cells={INPUT_SHAPES: "4;"}) for one in prefill.launches)
     odd = replace(recording, passes=(replace(prefill, launches=without),))

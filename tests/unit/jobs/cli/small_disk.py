@@ -15,7 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 from collector.codec.errors import OpmeterError
-from collector.comm.comm_table import write_table
+from collector.comm.comm_table import replace_table
 from collector.database.op_mapping_writing import write_mapping
 from collector.engine import engine_process
 from tests.unit.collector.engine.test_engine_calls import GATHER, MATMUL, recording_of
@@ -45,7 +45,7 @@ COMMANDS = {
     ),
 }
 FUNCTIONS = {  # what commands call after minutes of measurements
-    "a table of comm": lambda disk: write_table(disk / "hccl/all_reduce.csv", bytes(1 << 20)),
+    "a table of comm": lambda disk: replace_table(disk / "hccl/all_reduce.csv", bytes(1 << 20)),
     "op_mapping.yaml": lambda disk: write_mapping(disk / "mapped"),
 }
 

@@ -17,7 +17,7 @@ from collector.model import keys
 from collector.model.vocabulary import INPUT_CELLS, OPERATOR_FILE, OUTPUT_CELLS
 from collector.ops.own import OperatorFile, declare, read_operator_file
 from collector.store import open_store
-from collector.worker.assignment import LOG, Assignment, work
+from collector.worker.assignment import LOG, Assignment, work_on_shard
 from collector.worker.exit_codes import ExitCode
 from jobs.campaign.campaign_file import RunOptions
 from jobs.cli.opening import open_campaign
@@ -107,7 +107,7 @@ def _not_executed_unless_allowed(folder: Path, plan: dict, file: OperatorFile) -
     (scratch / LOG).touch()
     assigned = Assignment("own", 1, plan_hash, plan["shards"][0]["shard_id"], "a")
     denied = replace(assigned, operators=("0" * 64,))
-    assert work(store, denied, scratch, Event(), watched=store)
+    assert work_on_shard(store, denied, scratch, Event(), watched=store)
     (part,) = root.glob("campaigns/own/attempts/*/a/part-1.csv")
     for row in csv.DictReader(part.read_text().splitlines()):
         assert row["outcome"] == "unsupported" and file.hash in row["reason"]

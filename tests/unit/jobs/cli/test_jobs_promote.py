@@ -101,14 +101,14 @@ def test_gc_retires_what_no_channel_needs_and_a_retired_version_cannot_be_promot
         with pytest.raises(BadInput, match="version 1 is retired"):
             action()
     assert commit_of(store, "stable").number == 2
-    written = channels_module.record
+    written = channels_module.record_promotion
 
     def retired_meanwhile(*arguments: Any) -> bool:
         if not retired_versions(store) - {1}:
             retire(store, Retirement(2, (3,), 2, 1, "test", "now"))
         return written(*arguments)
 
-    monkeypatch.setattr(channels_module, "record", retired_meanwhile)
+    monkeypatch.setattr(channels_module, "record_promotion", retired_meanwhile)
     with pytest.raises(BadInput, match="version 3 is retired"):
         promote_command("stable", NOTHING, root=root, version="3", skip_verify=True)
     assert commit_of(store, "stable").number == 2

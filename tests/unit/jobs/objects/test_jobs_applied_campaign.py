@@ -7,7 +7,7 @@ import pytest
 from collector.codec.errors import BadInput
 from jobs.controller.current_plan import check_sources
 from jobs.objects.applied_campaign import LEASED, PAUSED, applied_from, config_map
-from jobs.objects.deployment import Deployment, check_deployment
+from jobs.objects.deployment import Deployment, check_deployment_values
 from tests.unit.jobs.printed import raises_naming
 
 pytestmark = pytest.mark.fast
@@ -146,8 +146,8 @@ def test_an_npu_image_with_a_tag_may_be_allowed():
 )
 def test_values_that_the_api_server_refuses_are_refused_with_their_option(key, refused, accepted):
     with raises_naming(BadInput, f"--{key.replace('_', '-')}", refused):
-        check_deployment(replace(DEPLOYMENT, **{key: refused}))
-    check_deployment(replace(DEPLOYMENT, **{key: accepted}))
+        check_deployment_values(replace(DEPLOYMENT, **{key: refused}))
+    check_deployment_values(replace(DEPLOYMENT, **{key: accepted}))
     with raises_naming(BadInput, refused):
         applied_from(made(deployment=replace(DEPLOYMENT, **{key: refused})))
 

@@ -24,12 +24,12 @@ from collector.ops.refusals import (
     refusal,
     refusal_on_ranks,
 )
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.profiles.bundled import write_bundled_profile
 from collector.ranks.collective import Collective, collective_case_of
 from collector.ranks.distribution import COMBINE, DISPATCH, DistributeCall
 from collector.ranks.experts import KERNEL, ExpertCall
-from collector.ranks.gangs import is_of_gangs, ranks_of, with_ep_size
+from collector.ranks.gangs import is_of_gangs, ranks_needed, with_ep_size
 from collector.ranks.topology import Grid
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import Campaign, campaign_from_text, without_collectives
@@ -55,7 +55,7 @@ def campaign(reported: str, *, backend: str = "npu", more: str = "devices: 16") 
 def planned(of: Campaign, stack: Stack = NPU) -> PlannedRound:
     sources = tuple((one.planned, one.records) for one in load_sources(of, MemoryStore()))
     request = PlanRequest(of, 1, 0, "", stack, sources, {}, None, retry_failed=False)
-    return make_plan(request, find=find)
+    return make_plan(request, find=find_operator)
 
 
 def gangs(of: PlannedRound) -> dict[int, list[tuple[str, Collective]]]:
@@ -275,10 +275,10 @@ def test_exchanged_experts_are_a_gang_of_their_ranks() -> None:
     request = PlanRequest(
         of, 1, 0, "", NPU, ((source, (bare, whole)),), {}, None, retry_failed=False
     )
-    found = make_plan(request, find=find)
+    found = make_plan(request, find=find_operator)
     assert [shard.ranks for shard in found.plan.shards] == [16, 1]
     assert found.plan.forecast.unsupported == 1
-    assert refusal_in_plan(bare.case, find, "npu", of.devices, "warm", "").why == NO_RANKS
+    assert refusal_in_plan(bare.case, find_operator, "npu", of.devices, "warm", "").why == NO_RANKS
 
 
 def test_dispatch_and_combine_are_gangs_of_their_ranks() -> None:
@@ -295,7 +295,7 @@ def test_dispatch_and_combine_are_gangs_of_their_ranks() -> None:
     of = campaign("groups: [2], operations: [broadcast], bytes: [64]")
     sources = ((source, (*bare, whole)),)
     found = make_plan(
-        PlanRequest(of, 1, 0, "", NPU, sources, {}, None, retry_failed=False), find=find
+        PlanRequest(of, 1, 0, "", NPU, sources, {}, None, retry_failed=False), find=find_operator
     )
     ranks = {
         case.record.case_id: shard.ranks
@@ -303,7 +303,7 @@ def test_dispatch_and_combine_are_gangs_of_their_ranks() -> None:
         for case in read_shard(found.shards[shard.shard_id])
     }
     assert [ranks[one.case_id] for one in (bare[0], whole, bare[2])] == [16, 16, 1]
-    refused = refused_cases(distinct_cases(sources), find, "npu", of.devices, "warm", "")
+    refused = refused_cases(distinct_cases(sources), find_operator, "npu", of.devices, "warm", "")
     assert {(gap.kernel_type, gap.cases[0].refusal.why) for gap in find_gaps(refused)} == {
         (COMBINE, NO_RANKS),
         (DISPATCH, NO_SUCH_WORLD),
@@ -325,13 +325,13 @@ def test_row_of_one_rank_is_not_a_gang(kernel: str) -> None:
 def test_dispatch_with_counts_keeps_its_case() -> None:
     sent = bare_record(DistributeCall(DISPATCH, 8, 64, 32, 4, ep_size=16, capacity=8))
     assert with_ep_size(sent, 8).case_id == sent.case_id
-    assert ranks_of(sent.case) == 16
+    assert ranks_needed(sent.case) == 16
 
 
 def test_combine_and_dispatch_without_counts_get_their_ranks() -> None:
     sent = DistributeCall(DISPATCH, 8, 64, 32, 4, ep_size=16, capacity=8)
     back = bare_record(replace(sent, kernel=COMBINE))
-    assert ranks_of(with_ep_size(back, 16).case) == 16
+    assert ranks_needed(with_ep_size(back, 16).case) == 16
     names = ("Output Shapes", "Output Data Types", "Output Formats")
     uncounted = bare_record(sent, **dict.fromkeys(names, ""))
     assert with_ep_size(uncounted, 16).extra[EP_SIZE] == "16"
@@ -347,17 +347,17 @@ def test_row_with_too_many_ranks_gets_an_outcome_and_the_others_are_measured(mor
     text = f"campaign: c\nsources: [{{bundled: quickstart}}]\nbackend: npu\n{more}\n"
     of = campaign_from_text(text, path="c.yaml", base=Path("."))
     request = PlanRequest(of, 1, 0, "", NPU, ((source, (record,)),), {}, None, retry_failed=False)
-    found = make_plan(request, find=find)
-    refused = refusal_in_plan(record.case, find, "npu", of.devices, of.measure.cache, "")
+    found = make_plan(request, find=find_operator)
+    refused = refusal_in_plan(record.case, find_operator, "npu", of.devices, of.measure.cache, "")
     assert refused.why == WRONG_NUMBER_OF_RANKS and found.plan.forecast.unsupported == 1
     assert [shard.ranks for shard in found.plan.shards] == [1]
-    no = refusal_on_ranks(record.case, find, "npu", 1)
+    no = refusal_on_ranks(record.case, find_operator, "npu", 1)
     assert no is not None and numbers(no.reason) == ["16", "1"]
-    assert refusal_on_ranks(record.case, find, "npu", 16) is None
+    assert refusal_on_ranks(record.case, find_operator, "npu", 16) is None
 
 
 def test_number_of_processes_on_a_cpu_is_bounded() -> None:
     case = ExpertCall(8, 16, 8, 256, 2, ep_size=128).case
-    no = refusal(case, find, "cpu")
+    no = refusal(case, find_operator, "cpu")
     assert no is not None and numbers(no.reason)[0] == "128"
-    assert refusal(case, find, "npu") is None
+    assert refusal(case, find_operator, "npu") is None

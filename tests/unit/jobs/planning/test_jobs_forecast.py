@@ -8,7 +8,7 @@ from collector.model.case import case_from_cells
 from collector.model.manifest import NO_USAGE, Usage
 from collector.model.plan import CANARIES_FROM_S, WARM_UPS, MeasureSettings
 from collector.model.stack import Stack
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ops.spec import OpSpec
 from jobs.planning.forecast import (
     CASE_OVERHEAD_S,
@@ -219,7 +219,7 @@ def test_overheads_are_learned_from_sessions_of_the_stack() -> None:
     once = predict(FLOAT, operator(1), learned, measure, 1000.0)
     launches = 10 + WARM_UPS
     assert once.total_s == pytest.approx(2 * (launches * 0.0015 + 0.008 + 0.04))
-    cost = session_cost("npu", find, learned, measure)
+    cost = session_cost("npu", find_operator, learned, measure)
     assert cost.start_s == pytest.approx(2 * 55.5)
     assert cost.most_cases == 100_000 // 16
 
@@ -231,5 +231,5 @@ def test_overheads_are_learned_from_sessions_of_the_stack() -> None:
 def test_canaries_cost_a_hundredth_of_the_shortest_session_that_has_them(
     device: str, backend: str
 ) -> None:
-    cost = session_cost(backend, find, peaks_of(Stack(device, "2.9.0")), MeasureSettings())
+    cost = session_cost(backend, find_operator, peaks_of(Stack(device, "2.9.0")), MeasureSettings())
     assert 0 < cost.canaries_s < CANARIES_FROM_S / 100

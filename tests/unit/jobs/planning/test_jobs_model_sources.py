@@ -10,7 +10,7 @@ from collector.codec.errors import BadInput
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.distribution import COMBINE, DISPATCH
 from collector.ranks.experts import KERNEL
-from collector.ranks.gangs import is_of_gangs, ranks_of
+from collector.ranks.gangs import is_of_gangs, ranks_needed
 from collector.store.in_memory import MemoryStore
 from collector.workloads.models import bundled_config
 from jobs.campaign.campaign_file import campaign_from_text
@@ -93,7 +93,7 @@ def test_decode_only_deployment_has_separate_experts():
     kernels = {record.kernel_type for record in source.records}
     assert {DISPATCH, COMBINE, "GroupedMatmul"} <= kernels
     assert KERNEL not in kernels and "experts=apart" in source.planned.name
-    gangs = {ranks_of(one.case) for one in source.records if is_of_gangs(one.case)}
+    gangs = {ranks_needed(one.case) for one in source.records if is_of_gangs(one.case)}
     assert gangs == {16}
 
 
@@ -112,7 +112,9 @@ def test_tokens_for_experts_are_sent_in_whole_elements_per_rank():
 
 def test_experts_are_cases_of_all_their_ranks():
     (experts,) = {
-        ranks_of(record.case) for record in loaded(_DSV3).records if record.kernel_type == KERNEL
+        ranks_needed(record.case)
+        for record in loaded(_DSV3).records
+        if record.kernel_type == KERNEL
     }
     assert experts == 16
 

@@ -22,7 +22,7 @@ from jobs.campaign.campaign_file import (
     campaign_from_text,
 )
 from jobs.cli.plan import plan_command
-from jobs.planning.lifecycle import check_version, next_plan, read_head_results, read_state
+from jobs.planning.lifecycle import check_can_merge, next_plan, read_head_results, read_state
 from tests.unit.collector.database.campaign_maker import (
     STACK,
     MadePlan,
@@ -114,7 +114,7 @@ def test_another_stack_in_the_version_is_refused_before_measuring(campaign):
     merge_plans(store, [("other", 1)], guard=CREATE, author="a", sleep=lambda s: None)
     with raises_naming(BadInput, "driver", "--supersede-stack"):
         advanced(campaign, store)
-    check_version(read_state(campaign, store), supersede_stack=True)
+    check_can_merge(read_state(campaign, store), supersede_stack=True)
 
 
 def measured_here(store, stack, plan, usage=NO_USAGE):

@@ -5,7 +5,7 @@ from collections import defaultdict
 import pytest
 
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.workloads.deployments import deployed_step, find_deployment
 from collector.workloads.layout import layout_of
 from collector.workloads.serving import Batch, Phase
@@ -45,6 +45,6 @@ def test_packaged_kernels_are_measured_but_for_the_listed_ones():
         for phase in {one.phase for one in deployment.ranges}:
             step = deployed_step(deployment, BATCHES[phase])
             for record in completed_records(one.record for one in step.kernels):
-                if refusal(record.case, find, "npu") is not None:
+                if refusal(record.case, find_operator, "npu") is not None:
                     found[record.kernel_type].add((recipe.model, recipe.release))
     assert found == NOT_MEASURED

@@ -12,7 +12,7 @@ from collector.model.plan import plan_from_json, plan_to_json
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.model.vocabulary import EP_SIZE
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.ranks.experts import KERNEL, ExpertCall
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.candidates import HeadResult
@@ -137,7 +137,7 @@ def test_starts_of_all_gang_ranks_are_in_the_budget(hours, is_enough):
     text += f"update: precision\nquality: {{repeat_share: 0, budget_device_h: {hours}}}\n"
     of = campaign_from_text(text, path="c.yaml", base=Path())
     requested_of = replace(request(*records), campaign=of, stack=NPU, head_results=known)
-    forecast = make_plan(requested_of, find=find).plan.forecast
+    forecast = make_plan(requested_of, find=find_operator).plan.forecast
     assert (forecast.narrowed > 0) == is_enough and forecast.device_s <= hours * 3600
 
 

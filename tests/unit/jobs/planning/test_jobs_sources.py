@@ -15,7 +15,7 @@ from collector.model import keys
 from collector.model.measurement import Outcome
 from collector.model.record import ProfileStatistics, as_neighbour, read_table, write_table
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from collector.profiles.bundled import write_bundled_profile
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
@@ -67,20 +67,22 @@ def stored_source(rows, more="", backend="cpu"):
 def test_unknown_lengths_are_refused_and_not_filled_in():
     (record,) = stored_source([UNTOLD]).records
     assert record == UNTOLD
-    refused = refusal(record.case, find, "cpu")
+    refused = refusal(record.case, find_operator, "cpu")
     assert refused.outcome == Outcome.UNSUPPORTED and "lengths" in refused.why
-    assert refusal(TOLD.case, find, "cpu") is None
+    assert refusal(TOLD.case, find_operator, "cpu") is None
 
 
 def test_assumed_lengths_add_one_case_each():
     profile = ProfileStatistics(7, 58.0, 58.0, 1.0)
     source = stored_source([TOLD, replace(UNTOLD, profile=profile)], LENGTHS)
     reported, unreported, *added = source.records
-    assert unreported.profile == profile and refusal(unreported.case, find, "cpu") is not None
+    assert (
+        unreported.profile == profile and refusal(unreported.case, find_operator, "cpu") is not None
+    )
     means = [one.case.attribute("Runtime avg_seq_len") for one in added]
     assert means == ["8.000000", "16.000000"]
     assert {one.profile for one in added} == {None} and len({one.case_id for one in added}) == 2
-    assert not any(refusal(one.case, find, "cpu") for one in (reported, *added))
+    assert not any(refusal(one.case, find_operator, "cpu") for one in (reported, *added))
     lengths = [one.case.attribute("Runtime actual_seq_lengths_kv_values") for one in added]
     assert lengths == ["8,8,8,8,8", "16,16,16,16,16"]
     assert source.planned.name.startswith("cases (")
@@ -91,14 +93,14 @@ def test_assumed_lengths_add_one_case_each():
 def test_assumed_masks_are_those_of_the_campaign(kernel):
     compressed, causal, full = rows_of(kernel)
     unreported = replace(causal, extra={})
-    refused = refusal(unreported.case, find, "npu")
+    refused = refusal(unreported.case, find_operator, "npu")
     assert refused.outcome == Outcome.UNSUPPORTED and "mask" in refused.why
     more = "runtime: {kv_length: [8], mask: [causal, full]}\n"
     source = stored_source([compressed, unreported], more, backend="npu")
     assert source.records == (compressed, unreported, causal, full)
     assert missing(source.planned.name, ["2", "causal", "full"]) == []
-    assert not any(refusal(one.case, find, "npu") for one in (compressed, causal, full))
-    flops = [find(kernel).flops(one.case) for one in (causal, full)]
+    assert not any(refusal(one.case, find_operator, "npu") for one in (compressed, causal, full))
+    flops = [find_operator(kernel).flops(one.case) for one in (causal, full)]
     assert 2 * flops[0] == flops[1]
 
 

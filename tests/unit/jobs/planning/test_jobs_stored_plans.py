@@ -62,5 +62,5 @@ def test_strays_are_not_committed_shards(store: MemoryStore) -> None:
     expected = committed_shards(store, "made")
     assert expected == {"shard-1", "shard-2", "shard-3"}
     for name in (".DS_Store", "shard-1.json~", "x/y.json", "shard-4.csv"):
-        store.put(keys.committed_shards("made") + name, b"")
+        store.put(keys.committed_prefix("made") + name, b"")
     assert committed_shards(store, "made") == expected

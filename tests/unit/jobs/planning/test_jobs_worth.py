@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.coverage import CoverageStatus, CoveredCase
 from jobs.planning.forecast import Peaks
@@ -25,7 +25,7 @@ def campaign(backend="cpu"):
 
 
 def ordered(*found):
-    return ranked_gains(found, campaign(), _PEAKS, find)
+    return ranked_gains(found, campaign(), _PEAKS, find_operator)
 
 
 def expected(rows, time_us, standing, kernel="MatMulV2"):

@@ -13,15 +13,15 @@ from collector.model.stack import Runtime, Stack, runtime_details
 from collector.model.vocabulary import is_plain_format
 from collector.ops.references import decode_attention, reference_record
 from collector.ops.refusals import refusal
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops, find_operator
 from collector.ops.releases import verified_on, with_proved
 from collector.replay.resolved_calls import ResolvedCall, ResolvedCalls, functions_in_both
 from collector.store.in_memory import MemoryStore
 from jobs.doctor.machine import Check
 from jobs.selftest.archive import keep, read_kept
-from jobs.selftest.attribution import _mixed, rows_of
+from jobs.selftest.attribution import _mixed, packaged_rows
 from jobs.selftest.checks import gathered, run_checks, verdict_on_libraries
-from jobs.selftest.failing_operators import find as find_trouble
+from jobs.selftest.failing_operators import find_operator as find_trouble
 from tests.npu.shown_otherwise import DIFFERENT
 from tests.unit.jobs.printed import missing, numbers, raises_naming
 
@@ -47,14 +47,14 @@ NO_ROW = {
 
 
 def test_every_operator_has_a_self_test_row_or_one_of_its_twins():
-    rows = {record.kernel_type for record in rows_of("operators")}
+    rows = {record.kernel_type for record in packaged_rows("operators")}
     lacking = {op.kernel for op in all_ops() if not rows & op.family}
     assert lacking == NO_ROW, "each has a plain row in collector/data/selftest/operators.csv"
-    assert "GroupedMatmulSwigluQuant" in {r.kernel_type for r in rows_of("layouts")}
+    assert "GroupedMatmulSwigluQuant" in {r.kernel_type for r in packaged_rows("layouts")}
 
 
 def test_no_operator_row_is_one_that_a_kernel_shows_with_other_cells():
-    shown = {record.case.describe() for record in rows_of("operators")}
+    shown = {record.case.describe() for record in packaged_rows("operators")}
     for kernel, numbers_of_rows in DIFFERENT.items():
         path = FIXTURES / f"{kernel}.csv"
         records = tuple(read_table(path.read_bytes(), path=path.name))
@@ -64,7 +64,9 @@ def test_no_operator_row_is_one_that_a_kernel_shows_with_other_cells():
 
 @pytest.mark.parametrize("name", ["operators", "layouts"])
 def test_rows_of_the_self_test_can_be_replayed_on_an_npu(name):
-    assert [r for r in rows_of(name) if refusal(r.case, find, "npu") is not None] == []
+    assert [
+        r for r in packaged_rows(name) if refusal(r.case, find_operator, "npu") is not None
+    ] == []
 
 
 def test_operator_rows_have_plain_layouts_and_layout_rows_npu_layouts():
@@ -73,11 +75,11 @@ def test_operator_rows_have_plain_layouts_and_layout_rows_npu_layouts():
             s.format for s in record.case.inputs if s.shape and not is_plain_format(s.format)
         }
         return (
-            reported - find(record.kernel_type).layouts
+            reported - find_operator(record.kernel_type).layouts
         )  # which the runtime makes of plain tensors
 
-    assert not any(layouts(record) for record in rows_of("operators"))
-    for record in rows_of("layouts"):
+    assert not any(layouts(record) for record in packaged_rows("operators"))
+    for record in packaged_rows("layouts"):
         packed = "64" in record.cells["Input Data Types"]
         assert layouts(record) or packed, record.case.describe()
 
@@ -85,16 +87,18 @@ def test_operator_rows_have_plain_layouts_and_layout_rows_npu_layouts():
 @pytest.mark.parametrize("keys_a_request", [128, 1024, 8192])
 def test_decode_steps_of_different_lengths_have_equal_shapes(keys_a_request):
     record = decode_attention(keys_a_request)
-    assert refusal(record.case, find, "npu") is None
+    assert refusal(record.case, find_operator, "npu") is None
     assert record.cells == decode_attention(1).cells
-    lengths = find(record.kernel_type).runtime(record.case)["Runtime actual_seq_lengths_kv_values"]
+    lengths = find_operator(record.kernel_type).runtime(record.case)[
+        "Runtime actual_seq_lengths_kv_values"
+    ]
     assert lengths == ",".join([str(keys_a_request)] * 4)
 
 
 def test_trouble_operators_precede_declared_ones():
     assert find_trouble("OpmeterKilled").kernel == "OpmeterKilled"
-    assert find_trouble("Mul") is not find("Mul")
-    assert find_trouble("Add") is find("Add")
+    assert find_trouble("Mul") is not find_operator("Mul")
+    assert find_trouble("Add") is find_operator("Add")
     assert find_trouble("NoSuchKernel") is None
 
 
@@ -189,4 +193,4 @@ def test_unknown_check_is_refused_with_the_existing_ones():
 
 def test_reference_row_of_the_self_test_is_a_plain_case():
     record = reference_record("Add", "8,64;8,64", "8,64", "FLOAT")
-    assert refusal(record.case, find, "cpu") is None
+    assert refusal(record.case, find_operator, "cpu") is None

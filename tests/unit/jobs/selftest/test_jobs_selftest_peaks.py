@@ -7,9 +7,9 @@ from collector.host.stack import local_stack
 from collector.model.measurement import Disturbance, Measurement, Outcome, Timing
 from collector.model.peaks import MachinePeaks, peaks_to_bytes
 from collector.model.stack import Stack
-from collector.ops.references import addition, copy, product
+from collector.ops.references import addition, copying_kernel, product_kernel
 from jobs.selftest.bench import SessionBench
-from jobs.selftest.peaks import CASES, check_peaks, keep_peaks, peaks_of
+from jobs.selftest.peaks import CASES, best_rates, check_peaks, keep_peaks
 from jobs.selftest.timing import words_on_own_peaks
 from tests.unit.collector.replay.replay_cases import PROVENANCE
 from tests.unit.jobs.printed import missing, numbers
@@ -17,10 +17,10 @@ from tests.unit.jobs.printed import missing, numbers
 STACK = Stack("CPU_x_2t", "2.13.0+cpu", details=(("flags", "avx2"), ("threads", "2")))
 QUIET, BUSY = Disturbance(20, 20), Disturbance(20, 2, 0.4)
 SMALL = {
-    "float32_flops_per_s": (product(64, "FLOAT"), product(128, "FLOAT")),
-    "bfloat16_flops_per_s": (product(64, "DT_BF16"),),
+    "float32_flops_per_s": (product_kernel(64, "FLOAT"), product_kernel(128, "FLOAT")),
+    "bfloat16_flops_per_s": (product_kernel(64, "DT_BF16"),),
     "cache_bytes_per_s": (addition(64, 1024),),
-    "memory_bytes_per_s": (copy(256, 1024),),
+    "memory_bytes_per_s": (copying_kernel(256, 1024),),
 }
 
 
@@ -40,14 +40,14 @@ def answers(us, **more):
 
 @pytest.mark.fast
 def test_peaks_are_those_of_the_fastest_undisturbed_launches():
-    reported = peaks_of(STACK, answers(1e4), "now")
+    reported = best_rates(STACK, answers(1e4), "now")
     assert reported.float32_flops_per_s == reported.bfloat16_flops_per_s == 2 * 2048**3 / 1e-2
     assert reported.cache_bytes_per_s == 12 * 2**20 / 1e-2
     assert reported.memory_bytes_per_s == 512 * 2**20 / 1e-2
-    assert peaks_of(STACK, answers(1e4, disturbance=BUSY), "now") is None
+    assert best_rates(STACK, answers(1e4, disturbance=BUSY), "now") is None
     mixed = answers(1e4)
     mixed[1] = answer(CASES["float32_flops_per_s"][1], 1.0, BUSY)
-    assert peaks_of(STACK, mixed, "now").float32_flops_per_s == 2 * 1024**3 / 1e-2
+    assert best_rates(STACK, mixed, "now").float32_flops_per_s == 2 * 1024**3 / 1e-2
 
 
 @pytest.mark.fast
@@ -103,7 +103,7 @@ def test_peaks_of_this_cpu_are_measured_unless_disturbed(tmp_path):
     reported = check_peaks(bench, SMALL)
     assert reported.ok, reported.found
     [session] = bench.done
-    undisturbed = peaks_of(bench.stack, session.results, "now", SMALL)
+    undisturbed = best_rates(bench.stack, session.results, "now", SMALL)
     assert reported.skipped == (undisturbed is None)
     if undisturbed is not None:
         assert "GFLOP/s" in reported.found

@@ -14,8 +14,8 @@ from collector.model.manifest import NO_USAGE, Usage
 from collector.model.measurement import Disturbance, Outcome
 from collector.model.record import ProfileStatistics
 from collector.store.in_memory import MemoryStore
-from jobs.status.lines import describe
-from jobs.status.summary import NewMeasurements, summarise
+from jobs.status.lines import describe_summary
+from jobs.status.summary import NewMeasurements, summarise_state
 from tests.unit.collector.database.campaign_maker import (
     STACK,
     MadePlan,
@@ -53,7 +53,7 @@ def head_state(*plans):
 
 def test_coverage_counts_rows_and_time_of_the_cases_of_the_plan():
     plan = replace(plan_of(MADE), operators=("Add",))
-    summary = summarise(head_state(), plan, [SOURCE], NO_USAGE)
+    summary = summarise_state(head_state(), plan, [SOURCE], NO_USAGE)
     assert (summary.cases, summary.measured_cases) == (2, 1)
     assert (summary.rows, summary.measured_rows) == (4, 3)
     assert (summary.time_us, summary.measured_time_us) == (16.0, 6.0)
@@ -62,7 +62,7 @@ def test_coverage_counts_rows_and_time_of_the_cases_of_the_plan():
 
 
 def test_untried_case_is_missing():
-    summary = summarise(head_state(), plan_of(MADE), [SOURCE], NO_USAGE)
+    summary = summarise_state(head_state(), plan_of(MADE), [SOURCE], NO_USAGE)
     assert summary.cases == 3
     assert [(f.kernel_type, f.outcome) for f in summary.failures] == [
         ("Add", Outcome.FAILED),
@@ -73,7 +73,7 @@ def test_untried_case_is_missing():
 def test_excluded_cases_of_a_plan_hide_no_failure():
     """Another campaign has measured one of the two cases that this plan left out, and failed at
     it."""
-    summary = summarise(head_state(), plan_of(MADE), [SOURCE], NO_USAGE)
+    summary = summarise_state(head_state(), plan_of(MADE), [SOURCE], NO_USAGE)
     assert summary.lacking(0) == 2
     assert summary.lacking(1) == summary.lacking(2) == 1
 
@@ -81,25 +81,27 @@ def test_excluded_cases_of_a_plan_hide_no_failure():
 def test_case_with_a_duration_in_a_tree_is_not_missing():
     in_tree = replace(MUL, extra={"Average Duration(us)": "3.5"})
     plan = replace(plan_of(MADE), update="missing-only")
-    summary = summarise(head_state(), plan, [[FAST, in_tree]], NO_USAGE)
+    summary = summarise_state(head_state(), plan, [[FAST, in_tree]], NO_USAGE)
     assert (summary.cases, summary.measured_cases, summary.in_tree) == (1, 1, 1)
-    assert numbers(describe(summary, plan, None, "file:///x")[2])[-1] == "1"
-    assert summarise(head_state(), plan_of(MADE), [[in_tree]], NO_USAGE).cases == 1
+    assert numbers(describe_summary(summary, plan, None, "file:///x")[2])[-1] == "1"
+    assert summarise_state(head_state(), plan_of(MADE), [[in_tree]], NO_USAGE).cases == 1
 
 
 def test_coverage_is_a_share_of_compute_time_and_communication_is_separate():
     plan = plan_of(MADE)
     (source,) = plan.sources
     plan = replace(plan, sources=(replace(source, communication_us=22.0 / 3, compute_us=22.0),))
-    lines = describe(summarise(head_state(), plan, [SOURCE], NO_USAGE), plan, None, "file:///x")
+    lines = describe_summary(
+        summarise_state(head_state(), plan, [SOURCE], NO_USAGE), plan, None, "file:///x"
+    )
     share = 100 * 6 / 22
     assert numbers(lines[2]) == ["1", "3", "30.0", f"{share:.1f}", "75.0", "25.0"]
     assert "opmeter comm" in lines[2]
-    untimed = summarise(head_state(), plan_of(MADE), [[FAST]], NO_USAGE)
-    line = describe(untimed, plan_of(MADE), None, "file:///x")[2]
+    untimed = summarise_state(head_state(), plan_of(MADE), [[FAST]], NO_USAGE)
+    line = describe_summary(untimed, plan_of(MADE), None, "file:///x")[2]
     assert "opmeter comm" not in line and numbers(line) == ["1", "1", "100.0"]  # no share of time
-    alone = summarise(head_state(), plan_of(MADE), [SOURCE], NO_USAGE)
-    line = describe(alone, plan_of(MADE), None, "file:///x")[2]
+    alone = summarise_state(head_state(), plan_of(MADE), [SOURCE], NO_USAGE)
+    line = describe_summary(alone, plan_of(MADE), None, "file:///x")[2]
     assert "opmeter comm" not in line and numbers(line) == ["1", "3", "30.0", f"{share:.1f}"]
 
 
@@ -107,7 +109,9 @@ def test_reason_is_printed_in_one_line_with_escaped_control_characters():
     reason = "the rule\nof \x1b[31mthis " + "long " * 200 + "end"
     made = MadePlan([MadeShard("s", [SLOW], [{SLOW.case_id: Tried(reason=reason)}])])
     plan = plan_of(made)
-    lines = describe(summarise(head_state(made), plan, [[SLOW]], NO_USAGE), plan, None, "file:///x")
+    lines = describe_summary(
+        summarise_state(head_state(made), plan, [[SLOW]], NO_USAGE), plan, None, "file:///x"
+    )
     message = "the rule of \\x1b[31mthis " + "long " * 200 + "end"
     assert lines[-2].endswith(f" {message}")
 
@@ -120,7 +124,9 @@ def test_retryable_failure_is_shown_with_its_option(outcome, is_reported):
     tried = Tried(outcome=outcome, reason="why")
     made = MadePlan([MadeShard("s", [SLOW], [{SLOW.case_id: tried}])])
     plan, records = plan_of(made), [[SLOW], [MUL]]  # the second was not tried: no failure
-    lines = describe(summarise(head_state(made), plan, records, NO_USAGE), plan, None, "file:///x")
+    lines = describe_summary(
+        summarise_state(head_state(made), plan, records, NO_USAGE), plan, None, "file:///x"
+    )
     assert ("--retry-failed" in "\n".join(lines)) == is_reported
 
 
@@ -133,8 +139,8 @@ def lines_of(*disturbances, warnings=()):
         for record, reported in pairs
     }
     made = MadePlan([MadeShard("s", records, [tried])])
-    summary = summarise(head_state(made), plan_of(made), [records], NO_USAGE)
-    return describe(summary, plan_of(made), None, "file:///x")
+    summary = summarise_state(head_state(made), plan_of(made), [records], NO_USAGE)
+    return describe_summary(summary, plan_of(made), None, "file:///x")
 
 
 QUIET, HELD = Disturbance(30, 30), Disturbance(30, 0, waited_share=0.5)
@@ -167,15 +173,15 @@ def test_disturbed_measurements_that_replace_no_duration_are_reported_first():
     first = MadePlan([MadeShard("s", records[1:], [quiet])])
     again = MadePlan([MadeShard("t", records, [loud])], number=2, head_commit=1)
     state, plan = head_state(first, again), plan_of(again)
-    summary = summarise(state, plan, [records], NO_USAGE)
+    summary = summarise_state(state, plan, [records], NO_USAGE)
     # The first case has no earlier duration, and shows the disturbed one.
     assert summary.new == NewMeasurements(since=2, count=4, disturbed=3, unused=2)
-    line, *others = describe(summary, plan, None, "file:///x")
+    line, *others = describe_summary(summary, plan, None, "file:///x")
     assert line.startswith("busy ") and numbers(line) == ["3", "4", "2", "2"]
-    assert summarise(state, plan, [records], NO_USAGE, since=1).new.count == 7
+    assert summarise_state(state, plan, [records], NO_USAGE, since=1).new.count == 7
     # Nothing is reported for a plan whose measurements are all shown, or undisturbed.
     for made in (MadePlan([MadeShard("s", records, [loud])]), first):
-        summary = summarise(head_state(made), plan_of(made), [records], NO_USAGE)
+        summary = summarise_state(head_state(made), plan_of(made), [records], NO_USAGE)
         assert summary.new.unused == 0
 
 
@@ -187,16 +193,16 @@ def test_uncounted_second_measurements_are_reported():
     first = MadePlan([MadeShard("s", records[1:], [clean])])
     again = MadePlan([MadeShard("t", records, [warned])], number=2, head_commit=1)
     state, plan = head_state(first, again), plan_of(again)
-    summary = summarise(state, plan, [records], NO_USAGE)
+    summary = summarise_state(state, plan, [records], NO_USAGE)
     # The first case has no other duration; the second one keeps its own.
     assert summary.new == NewMeasurements(since=2, count=3, warned=1)
     (line,) = [
         line
-        for line in describe(summary, plan, None, "file:///x")
+        for line in describe_summary(summary, plan, None, "file:///x")
         if line.startswith("not counted ")
     ]
     assert numbers(line) == ["1", "3", "2"]
-    assert summarise(state, plan_of(first), [records], NO_USAGE).new.warned == 0
+    assert summarise_state(state, plan_of(first), [records], NO_USAGE).new.warned == 0
 
 
 @pytest.mark.thorough
@@ -211,20 +217,24 @@ def test_requested_precision_is_compared_with_the_recorded_one():
     state, plan = head_state(made), plan_of(made)
     requested = replace(plan, measure=replace(plan.measure, precision=0.01))
     for one, message in ((plan, []), (requested, [["1", "1", "1"]])):
-        lines = describe(summarise(state, one, [SOURCE], NO_USAGE), one, None, "file:///x")
+        lines = describe_summary(
+            summarise_state(state, one, [SOURCE], NO_USAGE), one, None, "file:///x"
+        )
         assert [numbers(line) for line in lines if line.startswith("precision ")] == message
 
 
 def test_results_of_another_stack_are_not_counted():
     other = replace(plan_of(MADE), stack=replace(STACK, details=(("flags", "avx512f"),)))
-    summary = summarise(head_state(), other, [[FAST]], NO_USAGE)
+    summary = summarise_state(head_state(), other, [[FAST]], NO_USAGE)
     assert summary.measured_cases == 0
 
 
 def test_efficiency_is_relative_to_sessions_and_the_lower_bound_to_wall_time():
     plan = replace(plan_of(MADE), devices=4)
     usage = Usage(busy_us=30e6, useful_us=20e6, wall_s=40.0, startup_s=2.0)
-    lines = describe(summarise(head_state(), plan, [SOURCE], usage), plan, None, "file:///x")
+    lines = describe_summary(
+        summarise_state(head_state(), plan, [SOURCE], usage), plan, None, "file:///x"
+    )
     lines = [line for line in lines if line.startswith(("efficiency", "time"))]
     assert numbers(lines[0]) == ["75.0", "50.0", "40", "2"]
     # Plan 1: 40 s on 4 devices, its forecast, and the lower bound in seconds and as a share.
@@ -233,11 +243,11 @@ def test_efficiency_is_relative_to_sessions_and_the_lower_bound_to_wall_time():
 
 def test_predicted_share_of_excluded_cases_is_reported():
     plan = plan_of(MADE)
-    summary = summarise(head_state(), plan, [SOURCE], NO_USAGE)
+    summary = summarise_state(head_state(), plan, [SOURCE], NO_USAGE)
 
     def sampling(**counts):
         reported = replace(plan, forecast=replace(plan.forecast, **counts))
-        lines = describe(summary, reported, None, "file:///x")
+        lines = describe_summary(summary, reported, None, "file:///x")
         return [line for line in lines if line.startswith("sampling ")]
 
     assert sampling() == []
@@ -251,8 +261,8 @@ def envelope_of(device, *means_us):
     records = [add_record(rows) for rows in (64, 128, 256)]
     session = {r.case_id: Tried(us) for r, us in zip(records, means_us, strict=True)}
     made = MadePlan([MadeShard("s", records, [session])], stack=replace(STACK, device=device))
-    summary = summarise(head_state(made), plan_of(made), [records], NO_USAGE)
-    lines = describe(summary, plan_of(made), None, "file:///x")
+    summary = summarise_state(head_state(made), plan_of(made), [records], NO_USAGE)
+    lines = describe_summary(summary, plan_of(made), None, "file:///x")
     return [line for line in lines if line.startswith("envelope ")]
 
 
@@ -269,8 +279,8 @@ def test_kernel_with_delayed_launches_is_reported():
         stack = replace(STACK, device="ATLAS_800_A2_376T_64G")
         records = [record for record, _ in timed]
         made = MadePlan([MadeShard("s", records, [session])], stack=stack)
-        summary = summarise(head_state(made), plan_of(made), [records], NO_USAGE)
-        lines = describe(summary, plan_of(made), None, "file:///x")
+        summary = summarise_state(head_state(made), plan_of(made), [records], NO_USAGE)
+        lines = describe_summary(summary, plan_of(made), None, "file:///x")
         return [line for line in lines if line.startswith("disorder ")]
 
     assert disorder(delayed=False) == []
@@ -286,7 +296,7 @@ def test_reported_duration_is_the_mean_over_all_sessions():
     shards = [MadeShard("s", records, [first]), MadeShard("t", records[:1], [again])]
     made = MadePlan(shards, stack=stack)
     state = head_state(made)
-    [above] = summarise(state, plan_of(made), [records], NO_USAGE).envelope.above
+    [above] = summarise_state(state, plan_of(made), [records], NO_USAGE).envelope.above
     files = render(state)
     rows = csv.DictReader(io.StringIO(files[f"{stack.version_path}/Add.csv"].data.decode()))
     shown = {float(row["Average Duration(us)"]) for row in rows}

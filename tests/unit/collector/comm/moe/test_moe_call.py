@@ -23,7 +23,7 @@ from collector.ranks.experts import (
     KERNEL_INT4,
     ExpertCall,
     call_of,
-    check,
+    check_expert_call,
 )
 from tests.unit.collector.naming import naming
 
@@ -83,7 +83,7 @@ def test_four_bit_weights_have_biases_and_an_optional_mask_cell():
             with pytest.raises(BadInput, match=naming("x_active_mask")):
                 call_of(case_from_cells(KERNEL_INT4, row))
     with pytest.raises(BadInput, match=naming("multiples of 8")):
-        check(replace(nibbles, hidden=7164))
+        check_expert_call(replace(nibbles, hidden=7164))
 
 
 def test_number_of_ranks_is_part_of_the_case_id():
@@ -94,7 +94,7 @@ def test_number_of_ranks_is_part_of_the_case_id():
 @pytest.mark.thorough
 @given(calls())
 def test_call_is_derived_from_its_row(call):
-    check(call)
+    check_expert_call(call)
     assert call_of(call.case) == call
 
 
@@ -126,7 +126,7 @@ def test_scales_that_are_not_read_may_be_empty():
 )
 def test_invalid_call_is_refused_with_the_violated_constraint(changed, named):
     with pytest.raises(BadInput, match=naming(*named)):
-        check(replace(DEEPSEEK, **changed))
+        check_expert_call(replace(DEEPSEEK, **changed))
 
 
 @pytest.mark.parametrize(
@@ -212,5 +212,5 @@ def test_row_of_another_kernel_or_weight_dtype_is_refused():
 @pytest.mark.parametrize("changed", [{"experts": 1 << 44}, {"tokens": 1 << 21, "hidden": 1}])
 def test_call_that_no_group_of_ranks_can_run_is_refused(changed):
     with pytest.raises(BadInput, match=naming("experts", "tokens", *changed.values())) as error:
-        check(replace(DEEPSEEK, **changed))
+        check_expert_call(replace(DEEPSEEK, **changed))
     assert "HCCL_BUFFSIZE" not in str(error.value)

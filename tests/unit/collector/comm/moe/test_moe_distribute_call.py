@@ -27,7 +27,7 @@ from collector.ranks.distribution import (
     DistributeCall,
     distribute_call,
 )
-from collector.ranks.gangs import is_of_gangs, ranks_of
+from collector.ranks.gangs import is_of_gangs, ranks_needed
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
@@ -83,7 +83,7 @@ def test_a_call_of_ascend_950_has_a_context_first(kernel, call):
     case = of_950.case
     assert case.inputs[0].shape == (2, 8) and case.inputs[1:] == call.case.inputs
     assert distribute_call(case) == replace(of_950, optional=tuple(sorted(call.optional)))
-    assert is_of_gangs(case) and ranks_of(case) == 16
+    assert is_of_gangs(case) and ranks_needed(case) == 16
     with pytest.raises(BadInput, match=naming("context")):
         distribute_call(replace(case, inputs=case.inputs[1:]))
 
@@ -107,7 +107,7 @@ def without_ranks(call, **changed):
 
 def test_ranks_of_a_dispatch_are_derived_from_its_counts():
     case = without_ranks(SENT)
-    assert is_of_gangs(case) and ranks_of(case) == 16
+    assert is_of_gangs(case) and ranks_needed(case) == 16
     alone = replace(SENT, ep_size=1, optional=())
     assert not is_of_gangs(without_ranks(alone))
 
@@ -116,7 +116,7 @@ def test_ranks_of_a_combine_cannot_be_derived():
     case = without_ranks(BACK)
     assert is_of_gangs(case)
     with pytest.raises(BadInput, match=naming(EP_SIZE)):
-        ranks_of(case)
+        ranks_needed(case)
     alone = replace(BACK, ep_size=1, optional=())
     assert not is_of_gangs(without_ranks(alone))
 

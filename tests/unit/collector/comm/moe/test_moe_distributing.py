@@ -30,29 +30,29 @@ def dispatch_of(call, rank, routing):
 
 @pytest.mark.parametrize("is_int8", [False, True])
 def test_wrong_row_is_detected(is_int8):
-    from collector.comm.moe.distributing import has_rows, is_as_expected
+    from collector.comm.moe.distributing import has_expected_rows, is_as_expected
 
     call = replace(CALL, is_int8=is_int8)
     got, correct = dispatch_of(call, 1, skewed(call, 7, 0.9))
-    assert is_as_expected(got, correct) and has_rows(got, correct)
+    assert is_as_expected(got, correct) and has_expected_rows(got, correct)
     off = got.rows.clone()
     off[2, 5] += 7
     wrong = got._replace(rows=off)
-    assert not is_as_expected(wrong, correct) and not has_rows(wrong, correct)
+    assert not is_as_expected(wrong, correct) and not has_expected_rows(wrong, correct)
     short = got._replace(counts=got.counts.roll(1))
-    assert not is_as_expected(short, correct) and not has_rows(short, correct)
+    assert not is_as_expected(short, correct) and not has_expected_rows(short, correct)
 
 
 def test_dispatch_accepts_any_order_of_the_rows_of_an_expert():
-    from collector.comm.moe.distributing import has_rows, is_as_expected
+    from collector.comm.moe.distributing import has_expected_rows, is_as_expected
 
     got, correct = dispatch_of(CALL, 0, skewed(CALL, 7, 0.0))
     first = int(correct.counts.sum(1)[0])
     swapped = got._replace(rows=torch.cat((got.rows[:first].flip(0), got.rows[first:])))
-    assert has_rows(swapped, correct)
+    assert has_expected_rows(swapped, correct)
     assert not is_as_expected(swapped, correct)
     among_experts = got._replace(rows=got.rows.flip(0))
-    assert not has_rows(among_experts, correct)
+    assert not has_expected_rows(among_experts, correct)
 
 
 def test_combine_result_is_the_weighted_sum_of_the_experts():

@@ -8,7 +8,7 @@ from collector.comm.gang import Rendezvous
 from collector.comm.moe.benching import bench
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.moe.moe_table import moe_found
-from collector.comm.rank_files import read_plan, read_results
+from collector.comm.rank_files import read_rank_plan, read_rank_results
 from collector.ranks.distribution import (
     COMBINE,
     DISPATCH,
@@ -60,9 +60,9 @@ def measured(tmp_path_factory):
     """case -> the results of four ranks; none of them was wrong."""
     folder = tmp_path_factory.mktemp("ranks")
     plan = MoePlan("cpu", 4, ROUNDS, 0.001, (*fused(), *exchanges()))
-    assert read_plan(MoePlan, plan.to_json()) == plan
+    assert read_rank_plan(MoePlan, plan.to_json()) == plan
     bench(plan, Rendezvous(4), folder)
-    found = moe_found(plan, read_results(folder))
+    found = moe_found(plan, read_rank_results(folder))
     assert found.failed == ()
     assert [one.case for one in found.measured] == list(plan.cases)
     return {one.case: one for one in found.measured}

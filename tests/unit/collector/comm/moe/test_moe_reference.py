@@ -45,14 +45,14 @@ def test_rank_receives_the_weighted_sum_of_the_experts_of_its_tokens(bits, withi
 
 
 def test_one_wrong_number_is_detected():
-    from collector.comm.moe.reference import agrees, reference_alone
+    from collector.comm.moe.reference import outputs_agree, reference_alone
 
     for call in (CALL, replace(CALL, weight_bits=16)):
         expected = reference_alone(call, 5, 0, skewed(call, 5, 0.5))
         off = expected.clone()
         off[3, 7] += 0.1 * expected.abs().max()
-        assert agrees(expected.clone(), expected, is_exact=call.is_int8)
-        assert not agrees(off, expected, is_exact=call.is_int8)
+        assert outputs_agree(expected.clone(), expected, is_exact=call.is_int8)
+        assert not outputs_agree(off, expected, is_exact=call.is_int8)
     off = expected.clone()
     off[0, 0] = torch.nan
-    assert not agrees(off, expected, is_exact=False)
+    assert not outputs_agree(off, expected, is_exact=False)

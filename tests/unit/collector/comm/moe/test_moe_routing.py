@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.codec.errors import BadInput
-from collector.comm.moe.routing import imbalance_of, replayed, skewed
+from collector.comm.moe.routing import load_imbalance, replayed, skewed
 from collector.ranks.experts import ExpertCall
 from tests.unit.collector.naming import names, naming
 
@@ -100,9 +100,9 @@ def test_another_seed_changes_the_experts_but_not_the_loads():
 
 
 def test_imbalance_is_the_spread_of_loads_by_their_mean():
-    assert imbalance_of(np.array([4, 4, 4, 4])) == 0.0
-    assert imbalance_of(np.array([8, 0, 0, 0])) == pytest.approx(3**0.5)
-    assert imbalance_of(np.array([0, 0])) == 0.0
+    assert load_imbalance(np.array([4, 4, 4, 4])) == 0.0
+    assert load_imbalance(np.array([8, 0, 0, 0])) == pytest.approx(3**0.5)
+    assert load_imbalance(np.array([0, 0])) == 0.0
 
 
 def test_imbalance_of_ranks_is_their_maximum_over_their_mean():

@@ -8,11 +8,11 @@ from collector.codec.errors import BadInput
 from collector.comm.bench_plan import Mode
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.moe.moe_table import (
-    case_cells,
     check_mode,
+    moe_case_cells,
     moe_found,
     read_cases,
-    write_measured,
+    write_moe_measured,
 )
 from collector.comm.rank_files import CaseSeen
 from collector.comm.timing import RankTimes
@@ -44,7 +44,7 @@ def rows(folder):
 
 
 def test_a_row_has_its_ranks_its_mean_and_the_routing_that_was_drawn(tmp_path):
-    ((path, change),) = write_measured(tmp_path, found(SKEWED, rounds=3).measured)
+    ((path, change),) = write_moe_measured(tmp_path, found(SKEWED, rounds=3).measured)
     assert (path.name, change.added) == ("DispatchFFNCombine.csv", 1)
     (row,) = rows(tmp_path)
     assert row["EP Size"] == "2"
@@ -56,8 +56,8 @@ def test_a_row_has_its_ranks_its_mean_and_the_routing_that_was_drawn(tmp_path):
 
 
 def test_balanced_row_has_the_case_of_a_profile_and_is_first(tmp_path):
-    write_measured(tmp_path, found(SKEWED, REPLAYED).measured)
-    write_measured(tmp_path, found(BALANCED, us=(50.0, 50.0)).measured)
+    write_moe_measured(tmp_path, found(SKEWED, REPLAYED).measured)
+    write_moe_measured(tmp_path, found(BALANCED, us=(50.0, 50.0)).measured)
     first, *others = rows(tmp_path)
     assert case_from_cells(KERNEL, first) == CALL.case
     assert float(first["Average Duration(us)"]) == 50.0
@@ -65,16 +65,16 @@ def test_balanced_row_has_the_case_of_a_profile_and_is_first(tmp_path):
 
 
 def test_measuring_again_changes_the_row(tmp_path):
-    write_measured(tmp_path, found(BALANCED, SKEWED).measured)
-    ((_, change),) = write_measured(tmp_path, found(SKEWED, us=(7.0, 7.0)).measured)
+    write_moe_measured(tmp_path, found(BALANCED, SKEWED).measured)
+    ((_, change),) = write_moe_measured(tmp_path, found(SKEWED, us=(7.0, 7.0)).measured)
     assert (change.added, change.updated) == (0, 1)
     assert [float(row["Average Duration(us)"]) for row in rows(tmp_path)] == [110.0, 7.0]
 
 
 def test_rows_of_two_backends_are_not_mixed(tmp_path):
-    write_measured(tmp_path, found(BALANCED).measured)
+    write_moe_measured(tmp_path, found(BALANCED).measured)
     with pytest.raises(BadInput, match=naming(f"{KERNEL}.csv:", "gloo", "hccl")):
-        write_measured(tmp_path, found(SKEWED, backend="npu").measured)
+        write_moe_measured(tmp_path, found(SKEWED, backend="npu").measured)
 
 
 @pytest.mark.parametrize(
@@ -82,18 +82,18 @@ def test_rows_of_two_backends_are_not_mixed(tmp_path):
 )
 @pytest.mark.parametrize("case", [BALANCED, SKEWED])
 def test_rows_of_two_modes_are_not_mixed(tmp_path, there, actual, case):
-    write_measured(tmp_path, found(BALANCED, backend="npu", mode=there).measured)
+    write_moe_measured(tmp_path, found(BALANCED, backend="npu", mode=there).measured)
     before = rows(tmp_path)
     expected = naming(f"{KERNEL}.csv:", there, actual, "--bench-mode")
     with pytest.raises(BadInput, match=expected):
-        write_measured(tmp_path, found(case, backend="npu", mode=actual).measured)
+        write_moe_measured(tmp_path, found(case, backend="npu", mode=actual).measured)
     with pytest.raises(BadInput, match=expected):
         check_mode(tmp_path, actual)
     assert rows(tmp_path) == before
 
 
 def test_rows_of_a_profile_have_no_mode(tmp_path):
-    ((path, change),) = write_measured(tmp_path, found(BALANCED, backend="npu").measured)
+    ((path, change),) = write_moe_measured(tmp_path, found(BALANCED, backend="npu").measured)
     profiled = tuple({**row, "Mode": "", "Backend": ""} for row in change.file.rows)
     path.write_bytes(KernelFile(KERNEL, change.file.columns, profiled).as_bytes())
     check_mode(tmp_path, Mode.KERNEL)
@@ -101,7 +101,7 @@ def test_rows_of_a_profile_have_no_mode(tmp_path):
 
 def test_cases_of_a_file_are_filtered_by_the_number_of_ranks(tmp_path):
     other = MoeCase(replace(CALL, tokens=4, weight_bits=16), 1)
-    write_measured(tmp_path, found(BALANCED, SKEWED, REPLAYED, other).measured)
+    write_moe_measured(tmp_path, found(BALANCED, SKEWED, REPLAYED, other).measured)
     assert read_cases(tmp_path, 2, 1) == [BALANCED, SKEWED, other]
     assert read_cases(tmp_path, 4, 1) == []
     assert read_cases(tmp_path / "nothing", 2, 1) == []
@@ -109,7 +109,7 @@ def test_cases_of_a_file_are_filtered_by_the_number_of_ranks(tmp_path):
 
 def test_row_without_its_expert_loads_is_refused():
     with pytest.raises(BadInput, match=naming("Runtime imbalance", "Runtime expert_loads")):
-        imbalance_of(case_from_cells(KERNEL, case_cells(REPLAYED)))
+        imbalance_of(case_from_cells(KERNEL, moe_case_cells(REPLAYED)))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.fixtures.op_rows import rows_of
 from tests.unit.collector.ops.conftest import assert_rejected
 
@@ -79,7 +79,7 @@ def test_unsupported_arguments_are_refused(case_of, cells, rule):
 def test_full_mask_of_a_prompt_requires_sparse_mode_1(case_of):
     shapes, dtypes = "2,4,9,16;2,4,9,16;2,4,9,16;;9,9", f"{BF16};DT_UNDEFINED;BOOL"
     case = case_of("PromptFlashAttention", shapes, dtypes, "2,4,9,16", "DT_BF16")
-    op = find("PromptFlashAttention")
+    op = find_operator("PromptFlashAttention")
     assert_rejected(case, "npu", "mask & Runtime sparse_mode & 1")
     reported = replace(case, attributes=(("Runtime sparse_mode", "1"),))
     op.check(reported, "npu")

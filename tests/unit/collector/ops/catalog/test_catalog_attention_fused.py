@@ -11,13 +11,13 @@ from collector.model.vocabulary import BASE_CELLS
 from collector.ops.catalog.attention import _sizes
 from collector.ops.catalog.attention._fused import read_call
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
-from collector.ops.runtime import completed
+from collector.ops.registry import find_operator
+from collector.ops.runtime import with_runtime_columns
 from tests.fixtures.op_rows import rows_alone
 from tests.unit.collector.ops.conftest import assert_rejected
 
 KERNEL = "FusedInferAttentionScore"
-OP = find(KERNEL)
+OP = find_operator(KERNEL)
 ROWS = rows_alone(KERNEL)
 MASK = "2048,2048"
 
@@ -190,7 +190,7 @@ def test_one_number_in_place_of_statistics_returns_none():
     row = decode(actual_seq_lengths_kv_values="20,9,30")
     cells = {"Output Shapes": "3,4,16;1", "Output Data Types": "DT_BF16;DT_BF16"}
     case = CaseRecord(KERNEL, {**row.cells, **cells}, row.extra).case
-    assert refusal(case, find, "npu") is None
+    assert refusal(case, find_operator, "npu") is None
     assert not read_call(case).returns_lse
 
 
@@ -355,10 +355,10 @@ def test_a_completed_row_replays_as_before(build, record):
     try:
         OP.check(record.case, "cpu")
     except CaseRejected:
-        assert completed(record, OP) is record
+        assert with_runtime_columns(record, OP) is record
         return
-    filled = completed(record, OP)
-    assert completed(filled, OP) == filled
+    filled = with_runtime_columns(record, OP)
+    assert with_runtime_columns(filled, OP) == filled
     assert filled.cells == record.cells
     assert OP.runtime(filled.case) == OP.runtime(record.case)
     assert {name: filled.extra[name] for name in OP.runtime(filled.case)} == OP.runtime(filled.case)

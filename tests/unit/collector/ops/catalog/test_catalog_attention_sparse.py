@@ -12,13 +12,13 @@ from collector.ops.catalog.attention import (
     shared_kv,
     sparse_flash_attention,
 )
-from collector.ops.registry import find
-from collector.ops.runtime import completed
+from collector.ops.registry import find_operator
+from collector.ops.runtime import with_runtime_columns
 from tests.fixtures.op_rows import rows_of
 from tests.unit.collector.ops.conftest import assert_rejected
 
-ATTENTION, INDEXER = find("SparseFlashAttention"), find("LightningIndexer")
-OURS = find("LightningIndexerVllm")
+ATTENTION, INDEXER = find_operator("SparseFlashAttention"), find_operator("LightningIndexer")
+OURS = find_operator("LightningIndexerVllm")
 SHARED = [row for kernel in ("SparseAttnSharedkv", "SparseFlashMla") for row in rows_of(kernel)]
 COMPRESSED = [
     row
@@ -96,7 +96,7 @@ def test_attention_to_a_quantised_cache_equals_the_reference(torch, build, launc
         scores = query[t].double() @ k.t() / 576**0.5
         expected = scores.softmax(-1) @ k[:, :512]
         torch.testing.assert_close(out[t].double(), expected, rtol=1e-4, atol=1e-5)
-    op = find("KvQuantSparseFlashAttention")
+    op = find_operator("KvQuantSparseFlashAttention")
     pairs = call.kwargs["call"].pairs(call.kwargs["call"].chosen)
     assert op.flops(row.case) == 2 * (2 * 512 + 64) * 4 * pairs
     for old, new, name in (("576", "512", "'query'"), ("656", "576", "'key'")):
@@ -178,7 +178,7 @@ def test_quantised_indexer_finds_the_best_dequantised_keys(torch, build, launch,
 
 @pytest.mark.fast
 def test_completed_row_has_the_runtime_columns():
-    row = completed(ROWS["SparseFlashAttention"][1], ATTENTION)
+    row = with_runtime_columns(ROWS["SparseFlashAttention"][1], ATTENTION)
     message = {name.removeprefix("Runtime "): text for name, text in row.extra.items()}
     assert message == {
         "actual_seq_lengths_shape": "2",
@@ -261,14 +261,14 @@ def test_row_that_contradicts_its_shapes_is_refused(kernel, columns, rule):
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_completed_row_replays_as_before(build, row, dropped):
     bare = replace(row, extra={n: t for n, t in row.extra.items() if n not in dropped})
-    op = find(row.kernel_type)
+    op = find_operator(row.kernel_type)
     try:
         op.check(bare.case, "cpu")
     except CaseRejected:
-        assert completed(bare, op) is bare
+        assert with_runtime_columns(bare, op) is bare
         return
-    filled = completed(bare, op)
-    assert completed(filled, op) == filled
+    filled = with_runtime_columns(bare, op)
+    assert with_runtime_columns(filled, op) == filled
     assert op.runtime(filled.case) == op.runtime(bare.case)
     before, after = build(bare.case), build(filled.case)
     assert before.kwargs == after.kwargs
@@ -393,7 +393,7 @@ def test_compressor_plan_has_the_first_token_of_each_key(torch, build, launch):
 
 def test_window_starts_must_equal_those_of_the_queries_or_be_absent():
     row = next(row for row in rows_of("SparseAttnSharedkv") if not row.case.inputs[2].shape)
-    op, slots = find("SparseAttnSharedkv"), list(row.case.inputs)
+    op, slots = find_operator("SparseAttnSharedkv"), list(row.case.inputs)
     slots[8] = slots[7]
     case = replace(row.case, inputs=tuple(slots))
     assert op.rejection_reason(case, "npu") == ""

@@ -6,7 +6,7 @@ import pytest
 
 from collector.model.case import Case
 from collector.ops.parts.tensors import equal_parts
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
 
 pytestmark = pytest.mark.torch
@@ -29,9 +29,9 @@ def written(torch, cache, before, places, rows):
 
 @pytest.mark.parametrize("count", [1, 7, 24])
 def test_cache_positions_are_in_range_and_distinct(torch, count):
-    from collector.ops.parts.tensors import distinct
+    from collector.ops.parts.tensors import distinct_numbers
 
-    places = distinct(CpuMaker(torch), count, 24, "INT32")
+    places = distinct_numbers(CpuMaker(torch), count, 24, "INT32")
     assert places.dtype == torch.int32
     numbers = places.tolist()
     assert len(set(numbers)) == count
@@ -64,7 +64,7 @@ def test_each_token_is_written_to_its_position_only(torch, case_of, build, launc
 @pytest.mark.parametrize("kernel", ["ReshapeAndCacheNdKernel", "ScatterPaKvCache"])
 def test_npu_call_has_the_tensors_in_the_order_of_the_function(torch, case_of, kernel):
     case = cache_case(case_of, kernel)
-    op, seen = find(kernel), []
+    op, seen = find_operator(kernel), []
     call = op.build(case, CpuMaker(torch))
     actual = op.npu.run(lambda *args, **named: seen.append(args), *call.args, **call.kwargs)
     assert [tuple(tensor.shape) for tensor in seen[0]] == [
@@ -105,7 +105,7 @@ def test_rows_are_read_from_the_blocks_of_their_request(
     other = case_of("GatherPaKvCache", *cells)
     assert all(map(torch.equal, launch(other, build(other)), actual))
     passed = []
-    find("GatherPaKvCache").npu.run(
+    find_operator("GatherPaKvCache").npu.run(
         lambda *args, **how: passed.append((args, how)), *call.args, **call.kwargs
     )
     ((args, how),) = passed
@@ -179,7 +179,7 @@ def test_block_of_the_latent_cache_has_a_multiple_of_16_tokens(case_of):
 
 @pytest.mark.fast
 def test_cache_mode_is_that_of_the_case_or_the_default(case_of):
-    op = find("KvRmsNormRopeCache")
+    op = find_operator("KvRmsNormRopeCache")
     assert op.runtime(mla_case(case_of)) == {"Runtime cache_mode": "PA_BNSD"}
     assert op.runtime(mla_case(case_of, "PA")) == {"Runtime cache_mode": "PA"}
 
@@ -190,7 +190,7 @@ def test_places_of_tokens_follow_from_their_positions_and_pages(
 ):
     cells = ("3;300;4,2", "INT32;INT64;INT32", "512", "INT32")
     case = replace(case_of("_compute_slot_mapping_kernel", *cells), attributes=reported)
-    assert find(case.kernel_type).runtime(case) == {"Runtime block_size": str(page)}
+    assert find_operator(case.kernel_type).runtime(case) == {"Runtime block_size": str(page)}
     starts, positions, table, *_ = (call := build(case)).args
     expected = [-1] * 512
     for request in range(2):
@@ -207,7 +207,7 @@ def test_places_in_pages_of_an_unknown_size_are_refused(case_of):
     case = case_of("_compute_slot_mapping_kernel", *cells)
     for text in ("0", "many", "-128", "999999"):
         wrong = replace(case, attributes=(("Runtime block_size", text),))
-        assert "block_size" in find(case.kernel_type).rejection_reason(wrong, "npu")
+        assert "block_size" in find_operator(case.kernel_type).rejection_reason(wrong, "npu")
 
 
 @pytest.mark.parametrize("has_rejected", [True, False])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collector.model.case import Slot
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 
 pytestmark = pytest.mark.torch
 
@@ -91,14 +91,14 @@ def test_mla_preprocess_returns_no_inner_output_if_its_row_has_none(torch, case_
     actual, correct = launch(alone, call), launch(case, whole)
     assert actual[4] is None
     torch.testing.assert_close(actual[:4], correct[:4])
-    columns = find(case.kernel_type).runtime(alone)
+    columns = find_operator(case.kernel_type).runtime(alone)
     assert columns["Runtime enable_inner_out"] == "False"
 
 
 @pytest.mark.fast
 def test_mla_preprocess_fills_in_missing_runtime_columns(case_of):
     case = mla_case(case_of)
-    columns = find(case.kernel_type).runtime(case)
+    columns = find_operator(case.kernel_type).runtime(case)
     assert columns == {
         "Runtime num_tokens": "3",
         "Runtime hidden_size": "64",
@@ -155,7 +155,7 @@ def third(case, norm):
 def test_third_prolog_equals_the_second_and_returns_the_norm(torch, case_of, build, launch, mode):
     second = prolog_case(case_of, mode)
     case = third(second, norm=True)
-    op = find("MlaPrologV3")
+    op = find_operator("MlaPrologV3")
     assert (
         op.rejection_reason(case, "npu") == op.rejection_reason(third(second, False), "npu") == ""
     )
@@ -179,7 +179,7 @@ def test_third_prolog_packs_rows_as_sparse_attention_reads_them(torch, case_of, 
     inputs, outputs = list(plain.inputs), list(plain.outputs)
     inputs[9:11], outputs[2:4] = (row, empty), (row, empty)
     packed = replace(plain, inputs=tuple(inputs), outputs=tuple(outputs))
-    op = find("MlaPrologV3")
+    op = find_operator("MlaPrologV3")
     assert op.rejection_reason(packed, "npu") == ""
     call = build(packed)
     *tensors, latents, keys = call.args
@@ -209,7 +209,7 @@ def test_third_prolog_quantises_queries_with_an_int8_cache(torch, case_of, build
     scale = replace(second.inputs[16], shape=(1,))
     inputs = (*case.inputs[:16], scale, *case.inputs[17:])
     outputs = (*case.outputs[:4], replace(second.outputs[4], shape=(3, 2, 1)), *case.outputs[5:])
-    op = find("MlaPrologV3")
+    op = find_operator("MlaPrologV3")
     assert "quant_scale_ckv" in op.rejection_reason(replace(case, outputs=outputs), "npu")
     case = replace(case, inputs=inputs, outputs=outputs)
     assert op.rejection_reason(case, "npu") == ""
@@ -231,7 +231,7 @@ def whole(torch, x):
 @pytest.mark.parametrize("mode", ["bf16", "int8", "cache"])
 def test_prolog_of_cann_equals_its_formulas(torch, case_of, build, launch, mode):
     case = prolog_case(case_of, mode)
-    assert find("MlaPrologV2").rejection_reason(case, "cpu") == ""
+    assert find_operator("MlaPrologV2").rejection_reason(case, "cpu") == ""
     call = build(case)
     x, down, up, absorb, keys_down, gamma, gamma_latent, sin, cos, places, latents, keys = call.args
     by = {name: one for name, one in call.kwargs.items() if name != "cache_mode"}

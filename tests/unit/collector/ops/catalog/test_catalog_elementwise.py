@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import CaseRejected
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected, gradients
 
 pytestmark = pytest.mark.torch
@@ -257,7 +257,7 @@ def test_fast_gelu_and_its_gradient_equal_the_sigmoid_formula(torch, case_of, bu
 def test_random_bits_fill_the_output(torch, case_of, build, launch):
     cells = ("DSAStatelessGenBitMask", "1;;1;2", "INT64;UINT64;FLOAT16;INT64", "96", "UINT8")
     case = case_of(*cells)
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     (out,) = launch(case, build(case))
     assert (out.shape, out.dtype) == ((96,), torch.uint8)
     assert 0.3 < float((out.unsqueeze(-1) >> torch.arange(8) & 1).float().mean()) < 0.7

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
 
 F5 = ";".join(["FLOAT"] * 5)
@@ -30,7 +30,7 @@ def test_each_tensor_of_a_list_is_computed_separately(torch, case_of, kernel):
     numbers = 1 if kernel.endswith(("Scalar", "AddList", "SubList")) else 0
     shapes = ";".join(["4,3;5"] * lists + [""] * numbers)
     dtypes = ";".join(["FLOAT"] * (2 * lists + numbers))
-    case, op = case_of(kernel, shapes, dtypes, "12;5", "FLOAT;FLOAT"), find(kernel)
+    case, op = case_of(kernel, shapes, dtypes, "12;5", "FLOAT;FLOAT"), find_operator(kernel)
     op.check(case, "cpu")
     call = op.build(case, CpuMaker(torch))
     parts = call.args[:lists]
@@ -49,7 +49,7 @@ def test_a_thousand_repeats_stay_finite(torch, case_of):
         lists = MEANT[kernel].__code__.co_argcount - 1
         shapes = ";".join(["8"] * lists + [""] * numbers)
         dtypes = ";".join(["FLOAT16"] * lists + ["FLOAT"] * numbers)
-        op = find(kernel)
+        op = find_operator(kernel)
         call = op.build(case_of(kernel, shapes, dtypes, "8", "FLOAT16"), CpuMaker(torch))
         for _ in range(1000):
             (out,) = op.run_reference(torch, *call.args, **call.kwargs)
@@ -81,7 +81,7 @@ def test_unsupported_rows_are_refused(case_of, cells, rule):
 
 def test_mask_keeps_the_numbers_whose_bit_is_set(torch, case_of):
     case = case_of("DropOutDoMask", "3,5;16;1", "FLOAT;UINT8;FLOAT", "3,5", "FLOAT")
-    op = find("DropOutDoMask")
+    op = find_operator("DropOutDoMask")
     x, mask, dropped = op.build(case, CpuMaker(torch)).args
     out = op.run_reference(torch, x, mask, dropped).view(-1)
     for i, number in enumerate(x.view(-1).tolist()):

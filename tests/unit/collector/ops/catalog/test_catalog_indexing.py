@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import CpuMaker
 
 pytestmark = pytest.mark.torch
@@ -178,6 +178,6 @@ def test_npu_arguments_give_the_result_of_the_reference(
 ):
     """For calls with other arguments than the reference."""
     case = case_of(*cells)
-    given = find(case.kernel_type).npu.build(case, CpuMaker(torch))
+    given = find_operator(case.kernel_type).npu.build(case, CpuMaker(torch))
     expected = launch(case, build(case))[0]
     torch.testing.assert_close(launch_npu(*given.args), expected)

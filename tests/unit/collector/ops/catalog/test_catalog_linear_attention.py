@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.fixtures.op_rows import rows_of
 from tests.unit.collector.ops.conftest import CpuMaker
 
@@ -28,7 +28,7 @@ def recurrence(torch, query, key, value, beta, gate, state, scale):
 
 def run(torch, kernel, call, **tensors):
     """Run a kernel's reference with these tensors instead of its call's own."""
-    return find(kernel).run_reference(torch, *call.args, **{**call.kwargs, **tensors})
+    return find_operator(kernel).run_reference(torch, *call.args, **{**call.kwargs, **tensors})
 
 
 def test_chunked_computation_equals_the_recurrence(torch, case_of):
@@ -70,8 +70,8 @@ def test_chunked_computation_equals_the_recurrence(torch, case_of):
     calls = {}
     for kernel, text in cells.items():
         case = case_of(kernel, *text)
-        find(kernel).check(case, "cpu")
-        calls[kernel] = find(kernel).build(case, CpuMaker(torch))
+        find_operator(kernel).check(case, "cpu")
+        calls[kernel] = find_operator(kernel).build(case, CpuMaker(torch))
     lengths = [call.kwargs["sizes"].lengths for call in calls.values()]
     assert lengths == [(80, 80)] * len(calls)
 
@@ -84,12 +84,12 @@ def test_chunked_computation_equals_the_recurrence(torch, case_of):
     gate, state = make.uniform((TOKENS, HEADS), f, -0.2, 0), make.normal((2, HEADS, KEY, VALUE), f)
 
     sums, products, inverse, weights, chunk_states, output = calls.items()
-    g = find(sums[0]).run_reference(torch, gate.unsqueeze(0), **sums[1].kwargs)
+    g = find_operator(sums[0]).run_reference(torch, gate.unsqueeze(0), **sums[1].kwargs)
     k, b = key.unsqueeze(0), beta.unsqueeze(0)
-    a = find(products[0]).run_reference(
+    a = find_operator(products[0]).run_reference(
         torch, k, **{**products[1].kwargs, "beta": b, "g_cumsum": g}
     )
-    solved = find(inverse[0]).run_reference(torch, a, **inverse[1].kwargs)
+    solved = find_operator(inverse[0]).run_reference(torch, a, **inverse[1].kwargs)
     w, u = run(torch, *weights, k=k, v=value.unsqueeze(0), beta=b, g_cumsum=g, A=solved)
     h, new, final = run(torch, *chunk_states, k=k, w=w, u=u, g=g, initial_state=state)
     out = run(torch, *output, q=query.unsqueeze(0), k=k, v=new, h=h, g=g)
@@ -146,7 +146,7 @@ def test_tables_and_blocks_that_the_kernel_does_not_read_are_refused(
     f = "DT_BF16"
     dtypes = f"{f};{f};{f};{f};FLOAT;INT64;INT64"
     case = case_of("ChunkFwdO", inputs, dtypes, values, f)
-    assert words in find("ChunkFwdO").rejection_reason(case, "cpu")
+    assert words in find_operator("ChunkFwdO").rejection_reason(case, "cpu")
 
 
 def test_blocks_of_16_are_solved_separately(torch, build, launch):
@@ -200,7 +200,7 @@ def test_each_library_gets_the_lengths_that_it_reads(torch, build):
     )
     expected = ([1, 1, 1], [3, 3], [1, 1, 1, 1], [3, 3])
     for row, lengths in zip(rows_of("RecurrentGatedDeltaRule"), expected, strict=True):
-        call, run = build(row.case), find(row.kernel_type).npu.run
+        call, run = build(row.case), find_operator(row.kernel_type).npu.run
         assert run(of_cann, **call.kwargs)[0] == [lengths]
         assert run(of_vllm_ascend, **call.kwargs)[0] == [[0, *lengths]]
 
@@ -215,7 +215,7 @@ def test_lengths_that_no_requests_have_are_refused(case_of, tokens, lengths, wor
     bf16, undefined = "DT_BF16", "DT_UNDEFINED"
     dtypes = ";".join((*(bf16,) * 5, "INT32", "INT32", "FLOAT", undefined, undefined))
     case = case_of("RecurrentGatedDeltaRule", inputs, dtypes, f"{heads};{state}", f"{bf16};{bf16}")
-    assert words in find("RecurrentGatedDeltaRule").rejection_reason(case, "cpu")
+    assert words in find_operator("RecurrentGatedDeltaRule").rejection_reason(case, "cpu")
 
 
 def test_the_fused_decode_computes_its_gates(torch, build, launch):
@@ -352,5 +352,5 @@ def test_lengths_of_requests_give_the_number_of_chunks(
     assert torch.diff(call.kwargs["cu_seqlens"]).tolist() == expected
     wrong = case_of(kernel, shapes.format(tokens + 1), dtypes, *out)
     assert "an index for each chunk" in " ".join(
-        find(kernel).rejection_reason(wrong, "npu").split()
+        find_operator(kernel).rejection_reason(wrong, "npu").split()
     )

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from collector.codec.errors import CaseRejected
-from collector.ops.catalog.matmul._product import check_release
+from collector.ops.catalog.matmul._product import check_has_product
 from collector.ops.catalog.matmul.mat_mul import product_of
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
 
 pytestmark = pytest.mark.torch
@@ -73,7 +73,7 @@ NZ = "ND;FRACTAL_NZ"
 )
 def test_weight_in_blocks_is_read_as_its_matrix(case_of, inputs, output, layout, weight):
     case = case_of("MatMulV2", inputs, "DT_BF16;DT_BF16", output, "DT_BF16", NZ)
-    find("MatMulV2").check(case, "npu")
+    find_operator("MatMulV2").check(case, "npu")
     product = product_of(case)
     assert (product.layout, product.weight) == (layout, weight)
 
@@ -117,16 +117,16 @@ def test_operands_in_blocks_are_built_from_plain_ones_that_cann_converts(
     case_of, a, b, out, layout, sizes
 ):
     case = in_blocks(case_of, a, b, out)
-    find("MatMulV2").check(case, "npu")
+    find_operator("MatMulV2").check(case, "npu")
     product = product_of(case)
     assert (product.layout, (product.m, product.n, product.k)) == (layout, sizes)
-    assert find("MatMulV2").flops(case) == 2 * product.m * product.n * product.k
+    assert find_operator("MatMulV2").flops(case) == 2 * product.m * product.n * product.k
     assert_rejected(case, "cpu", "FRACTAL_NZ & NPU & cpu")
 
 
 def test_plain_operands_have_the_layout_of_the_row(torch, case_of):
     case = in_blocks(case_of, "4097,1,16,16", "4097,1,16,16", "1,1,16,16")
-    a, b = find("MatMulV2").build(case, CpuMaker(torch)).args
+    a, b = find_operator("MatMulV2").build(case, CpuMaker(torch)).args
     assert (a.shape, b.t().shape) == ((16, 65552), (16, 65552))
     assert a.is_contiguous() and b.t().is_contiguous()
     assert torch.mm(a.float(), b.float()).shape == (16, 16)
@@ -154,7 +154,7 @@ def test_operands_in_blocks_that_cannot_be_multiplied_are_refused(case_of):
 def test_linear_layer_accepts_both_operands_in_blocks(torch, case_of):
     """By torch_npu's own function, independently of CANN's conversions."""
     case = in_blocks(case_of, "2,1,16,16", "2,3,16,16", "3,1,16,16")
-    op, make = find("MatMulV2"), CpuMaker(torch)
+    op, make = find_operator("MatMulV2"), CpuMaker(torch)
     op.check(case, "npu")
     requested = []
     npu = SimpleNamespace(npu_linear=lambda x, weight: requested.append((x.shape, weight.shape)))
@@ -180,7 +180,7 @@ def test_a_plain_output_of_operands_in_blocks_is_refused(case_of):
 def test_an_npu_launches_a_bias_with_the_product(torch, case_of, build):
     case = case_of("MatMulV3", "10,4;6,4;6", "FLOAT;FLOAT;FLOAT", "10,6", "FLOAT")
     a, b, bias = build(case).args
-    launch = find("MatMulV3").npu.run
+    launch = find_operator("MatMulV3").npu.run
     torch.testing.assert_close(launch(torch.mm, a, b, bias), a @ b + bias)
     torch.testing.assert_close(launch(torch.mm, a, b), a @ b)
 
@@ -212,7 +212,7 @@ def test_batch_layouts_are_recognised_like_those_of_matrices(
 @pytest.mark.parametrize("kernel", ["BatchMatMulV2", "BatchMatMulV3", "BatchMatMulNd"])
 def test_one_batch_of_weights_is_broadcast(case_of, kernel):
     case = case_of(kernel, "3,10,8;1,8,6", "FLOAT;FLOAT", "3,10,6", "FLOAT")
-    op = find(kernel)
+    op = find_operator(kernel)
     op.check(case, "cpu")
     assert op.flops(case) == 2 * 3 * 10 * 8 * 6
 
@@ -248,7 +248,7 @@ def test_transposed_batch_product_returns_tokens_first(
 
 
 def test_npu_call_has_the_permutation_of_the_input(torch, case_of):
-    build = find("TransposeBatchMatMul").npu.build
+    build = find_operator("TransposeBatchMatMul").npu.build
 
     def order(x, out):
         cells = ("TransposeBatchMatMul", f"{x};4,128,128", "DT_BF16;DT_BF16", out, "DT_BF16")
@@ -313,10 +313,10 @@ class Dispatcher:
 def test_release_without_wide_outputs_is_refused_with_one_that_has_them(kernels):
     make = SimpleNamespace(torch=Dispatcher(kernels))
     with pytest.raises(CaseRejected, match=r"2\.10\.0\.post4") as rejection:
-        check_release(make, "aten::mm.dtype")
+        check_has_product(make, "aten::mm.dtype")
     assert "2.9.0" in str(rejection.value)
     there = SimpleNamespace(torch=Dispatcher([("aten::mm.dtype", "PrivateUse1")]))
-    check_release(there, "aten::mm.dtype")
+    check_has_product(there, "aten::mm.dtype")
 
 
 def test_batched_product_with_a_wider_output_is_computed_in_it(torch, case_of, build, launch):
@@ -342,4 +342,4 @@ def test_unsupported_output_is_refused(case_of, cells, message):
 
 
 def test_npu_arguments_of_a_product_are_those_of_the_reference():
-    assert find("MatMulV2").npu.build is find("BatchMatMulV2").npu.build is None
+    assert find_operator("MatMulV2").npu.build is find_operator("BatchMatMulV2").npu.build is None

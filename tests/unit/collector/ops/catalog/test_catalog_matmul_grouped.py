@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import CaseRejected
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected, by_row, four_bits
 
 pytestmark = pytest.mark.torch
@@ -100,7 +100,7 @@ def test_npu_call_has_tensor_lists_and_group_ends(torch, case_of):
         scale="DT_BF16",
         token_scale=True,
     )
-    call = find("GroupedMatmul").npu.build(case_of(*cells), CpuMaker(torch))
+    call = find_operator("GroupedMatmul").npu.build(case_of(*cells), CpuMaker(torch))
     given = dict(call.kwargs)
     assert given.pop("group_list").tolist() == [4, 7, 10]
     shapes = [tuple(tensor.shape) for (tensor,) in (*call.args, given.pop("scale"))]
@@ -119,7 +119,7 @@ def test_npu_call_has_tensor_lists_and_group_ends(torch, case_of):
     [("3,2,2,16,32", "FRACTAL_NZ"), ("3,32,64", "FRACTAL_NZ"), ("3,32,64", "ND")],
 )
 def test_weights_in_blocks_are_read_in_either_spelling(case_of, weight, format):
-    op = find("GroupedMatmul")
+    op = find_operator("GroupedMatmul")
     cells = grouped(
         *("10,32", weight, ("10,64", "DT_BF16")),
         dtypes=("INT8", "INT8"),
@@ -136,7 +136,7 @@ def test_weights_without_tokens_are_not_counted_as_read(case_of):
         cells = grouped(
             *(f"{tokens},32", "3,32,6", (f"{tokens},6", "FLOAT")), dtypes=("FLOAT", "FLOAT")
         )
-        return find("GroupedMatmul").traffic(case_of(*cells))
+        return find_operator("GroupedMatmul").traffic(case_of(*cells))
 
     one_token = (32 + 6) * 4
     one_weight = 32 * 6 * 4
@@ -183,7 +183,7 @@ def test_gated_kernel_reads_blocks_under_any_label(torch, case_of):
             stored.append((tuple(tensor.shape), format))
             return tensor
 
-    op = find("GroupedMatmulSwigluQuant")
+    op = find_operator("GroupedMatmulSwigluQuant")
     for weight, format in (("3,32,64", "ND"), ("3,2,2,16,32", "FRACTAL_NZ")):
         cells = (f"10,32;{weight};3,64;10;3", "INT8;INT8;FLOAT;FLOAT;INT64")
         formats = f"ND;{format};ND;ND;ND"
@@ -212,7 +212,7 @@ def test_rows_behind_the_last_group_are_not_computed(torch, case_of, build, laun
     out = launch(case, call)[0]
     assert out.shape == (10, 6)
     torch.testing.assert_close(out[:5].double(), expected, rtol=1e-5, atol=1e-5)
-    op = find("GroupedMatmul")
+    op = find_operator("GroupedMatmul")
     assert op.written(case) == 5
     assert op.written(case_of(*cells)) is None
     assert op.flops(case) == op.flops(case_of(*cells)) // 2
@@ -278,7 +278,7 @@ def test_four_bit_weights_are_dequantised(torch, case_of, build, launch):
 
 
 def test_an_npu_counts_the_rows_of_four_bits_with_int8_tokens_alone(torch, case_of):
-    op = find("GroupedMatmul")
+    op = find_operator("GroupedMatmul")
     for cells, groups, kind in ((W4A8, [4, 3, 3], 1), (W4A16, [4, 7, 10], 0)):
         call = op.npu.build(case_of(*cells), CpuMaker(torch))
         assert call.kwargs["group_list"].tolist() == groups
@@ -286,7 +286,7 @@ def test_an_npu_counts_the_rows_of_four_bits_with_int8_tokens_alone(torch, case_
 
 
 def test_four_bits_take_half_a_byte_in_traffic(case_of):
-    op, four = find("GroupedMatmul"), case_of(*W4A8)
+    op, four = find_operator("GroupedMatmul"), case_of(*W4A8)
     op.check(four, "npu")
     assert four.inputs[1].size_bytes == 3 * 512 * 64 // 2
     assert op.flops(four) == 2 * 10 * 512 * 64
@@ -337,7 +337,7 @@ def test_both_kernels_up_to_the_gate_multiply_four_bits(torch, case_of, build, l
         gated = gate / (1 + (-gate).exp()) * value
         y, scale = launch(case, call)
         torch.testing.assert_close(scale.double(), gated.abs().amax(-1) / 127, rtol=1e-4, atol=1e-8)
-        op = find(case.kernel_type)
+        op = find_operator(case.kernel_type)
         assert op.flops(case) == 2 * 10 * 64 * 64 + 8 * 10 * 32
         assert op.traffic(case) == sum(s.size_bytes for s in (*case.inputs, *case.outputs))
         npu = op.npu.build(case, CpuMaker(torch)).kwargs

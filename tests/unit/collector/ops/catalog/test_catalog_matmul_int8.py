@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected, by_row, four_bits
 
 pytestmark = pytest.mark.torch
@@ -89,7 +89,7 @@ def test_npu_call_has_packed_scales_if_the_kernel_requires_them(torch, case_of):
         case = case_of("QuantBatchMatmulV3", inputs, f"INT8;INT8;{dtypes}", "10,6", output)
         make = CpuMaker(torch)
         make.torch = TorchOfNpu()
-        return find("QuantBatchMatmulV3").npu.build(case, make).args[2].dtype
+        return find_operator("QuantBatchMatmulV3").npu.build(case, make).args[2].dtype
 
     assert scale_of("10,32;32,6;6", "FLOAT", "FLOAT16") == torch.int64
     assert scale_of("10,32;32,6;6;6", "INT64;FLOAT", "INT8") == torch.int64
@@ -102,7 +102,7 @@ def test_npu_call_has_packed_scales_if_the_kernel_requires_them(torch, case_of):
 def test_int8_weight_in_blocks_has_the_order_k_by_n(case_of):
     cells = ("QuantBatchMatmulV3", "136,7168;66,448,16,32;2112;2112", "INT8;INT8;FLOAT;INT32")
     case = case_of(*cells, "136,2112", "DT_BF16", "ND;FRACTAL_NZ;ND;ND")
-    op = find("QuantBatchMatmulV3")
+    op = find_operator("QuantBatchMatmulV3")
     op.check(case, "npu")
     assert op.flops(case) == 2 * 136 * 7168 * 2112
 
@@ -132,7 +132,7 @@ def test_four_bit_weight_is_dequantised(torch, case_of, build, launch):
         dtypes = f"DT_BF16;INT4;DT_BF16;DT_BF16;{NONE};{NONE};FLOAT"
         shapes = f"10,64;64,32;{scale};{scale};;;32"
         case = case_of("WeightQuantBatchMatmulV2", shapes, dtypes, "10,32", "DT_BF16")
-        find(case.kernel_type).check(case, "npu")
+        find_operator(case.kernel_type).check(case, "npu")
         call = build(case, wide=True)
         (x, packed, of_rows), given = call.args, call.kwargs
         assert given.get("antiquant_group_size") == (32 if scale == "2,32" else None)
@@ -160,7 +160,7 @@ def test_rows_of_int8_and_a_weight_of_four_bits(torch, case_of, build, launch):
         torch.testing.assert_close(given["offset"].double(), 8 * whole.sum(0), rtol=1e-4, atol=1e-5)
         expected = x1.double() @ whole * given["pertoken_scale"].double()
         torch.testing.assert_close(launch(case, call)[0].double(), expected, rtol=1e-2, atol=1e-3)
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     assert op.flops(case) == 2 * 10 * 512 * 64
     assert case.inputs[1].size_bytes == 512 * 64 // 2
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from collector.ops.catalog.moe._routing import make_choices
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import CpuMaker
 
 pytestmark = pytest.mark.torch
@@ -52,14 +52,14 @@ def test_exchanged_tokens_are_sorted_by_their_experts(torch, case_of, build, lau
 @pytest.mark.parametrize("kept, moved", [(24, 8 + 24), (15, 8 + 15), (3, 3 + 3)])
 def test_a_permuted_token_is_read_once(case_of, kept, moved):
     case = case_of("MoeTokenPermute", "8,4;8,3", "FLOAT;INT32", f"{kept},4;24", "FLOAT;INT32")
-    assert find("MoeTokenPermute").traffic(case) == moved * 4 * 4 + 24 * 4 + 24 * 4
+    assert find_operator("MoeTokenPermute").traffic(case) == moved * 4 * 4 + 24 * 4 + 24 * 4
 
 
 def test_unpermute_undoes_permute(torch, case_of, launch, build):
     case = case_of("MoeTokenPermute", "8,4;8,3", "FLOAT;INT32", "24,4;24", "FLOAT;INT32")
     tokens, *_ = (call := build(case)).args
     permuted, places = launch(case, call)
-    back = find("MoeTokenUnpermute").run_reference
+    back = find_operator("MoeTokenUnpermute").run_reference
     torch.testing.assert_close(back(torch, permuted, places, torch.full((8, 3), 1 / 3)), tokens)
 
 
@@ -183,7 +183,7 @@ def test_finalize_routing(torch, case_of, build, launch, whole):
 def test_finalize_routing_passes_the_layout_of_choices(torch, case_of):
     cells = ("12,5;12;;;;4,3;", "FLOAT;INT32;FLOAT;FLOAT;FLOAT;FLOAT;INT32", "4,5", "FLOAT")
     case, seen = case_of("MoeFinalizeRoutingV2", *cells), []
-    op = find("MoeFinalizeRoutingV2")
+    op = find_operator("MoeFinalizeRoutingV2")
     call = op.build(case, CpuMaker(torch))
     op.npu.run(lambda *args, **named: seen.append((args, named)), *call.args)
     (rows, *skips, scales, places, experts), named = seen[0]

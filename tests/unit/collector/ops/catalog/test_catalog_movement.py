@@ -7,7 +7,7 @@ import pytest
 
 from collector.engine.calls import RecordedTensor
 from collector.engine.views import copied
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import CpuMaker
 
 pytestmark = pytest.mark.torch
@@ -119,7 +119,7 @@ def test_a_copy_into_a_part_of_rows_leaves_the_rest(torch, case_of, build, launc
         assert int(rest.sum()) == memory - source.numel()
         assert torch.equal(after[rest], before[rest])
     full = case_of("ViewCopy", "24;2;2;1;3,8;2;2;1", dtypes, "24", "FLOAT")  # as TensorMove copies
-    assert "apart" in find("ViewCopy").rejection_reason(full, "cpu")
+    assert "apart" in find_operator("ViewCopy").rejection_reason(full, "cpu")
 
 
 def test_padding_is_zero_and_at_the_end(torch, case_of, build, launch):
@@ -188,7 +188,7 @@ def test_slice_is_a_dense_copy_of_the_first_block(torch, case_of, build, launch)
 
 def test_slice_sizes_of_the_npu_call_select_the_copied_block(torch, case_of, build, launch):
     case = case_of("Slice", "12,4,8;3;3", F3, "3,4,2", "FLOAT")
-    x, _, sizes = find("Slice").npu.build(case, CpuMaker(torch)).args
+    x, _, sizes = find_operator("Slice").npu.build(case, CpuMaker(torch)).args
     expected = launch(case, build(case))[0]
     torch.testing.assert_close(x[tuple(slice(size) for size in sizes)], expected)
 
@@ -245,7 +245,7 @@ def test_triangles_and_casts_to_unsigned_numbers(torch, case_of, build, launch):
         call = build(case := case_of(kernel, "5,6", "FLOAT", "5,6", "FLOAT"))
         assert torch.equal(launch(case, call)[0], call.args[0] * expected)
     case = case_of("Cast", "4", "INT32", "4", "UINT64")
-    find("Cast").check(case, "npu")
+    find_operator("Cast").check(case, "npu")
     call = build(case)
     (out,) = launch(case, call)
     assert (out.dtype, out.tolist()) == (torch.uint64, call.args[1].tolist())

@@ -7,7 +7,7 @@ import pytest
 
 from collector.ops.parts.narrow import values
 from collector.ops.refusals import requires_950
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.fixtures.op_rows import rows_alone
 
 E4, E5, E8 = "FLOAT8_E4M3FN", "FLOAT8_E5M2", "FLOAT8_E8M0"
@@ -185,7 +185,9 @@ def test_norms_are_quantised_to_mx(torch, build, launch, kernel):
 )
 def test_other_norms_are_refused(case_of, kernel, inputs, dtypes, outputs):
     named = f"{E4};{E8};FLOAT" if kernel.startswith("Rms") else f"{E4};DT_BF16;{E8};FLOAT"
-    assert find(kernel).rejection_reason(case_of(kernel, inputs, dtypes, outputs, named), "npu")
+    assert find_operator(kernel).rejection_reason(
+        case_of(kernel, inputs, dtypes, outputs, named), "npu"
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ def test_other_norms_are_refused(case_of, kernel, inputs, dtypes, outputs):
 )
 def test_other_swiglus_are_refused(case_of, inputs, dtypes, outputs):
     case = case_of("SwigluMxQuant", inputs, dtypes, outputs, f"{E4};{E8}")
-    assert find("SwigluMxQuant").rejection_reason(case, "npu")
+    assert find_operator("SwigluMxQuant").rejection_reason(case, "npu")
 
 
 def test_tokens_of_an_expert_are_quantised_in_groups_of_their_own(torch, build, launch):
@@ -250,7 +252,7 @@ def test_blocks_of_an_expert_begin_with_its_tokens(torch, build, launch):
                     torch.testing.assert_close(own[column], largest / most)
                     assert y[part, columns].float().abs().max() == most
             start += count
-        first = find(case.kernel_type).written(case)
+        first = find_operator(case.kernel_type).written(case)
         assert (scales[:first] > 0).all() and first == -(-counts[0] // rows)
 
 
@@ -268,7 +270,7 @@ def test_other_quantisation_by_expert_is_refused(case_of, kernel, x, groups, sca
     groups, dtype = groups.split()
     of_scales = E8 if "Mx" in kernel else "FLOAT"
     cells = f"{x};{groups}", f"DT_BF16;{dtype}", f"{x};{scales}", f"{E4};{of_scales}"
-    assert find(kernel).rejection_reason(case_of(kernel, *cells), "npu")
+    assert find_operator(kernel).rejection_reason(case_of(kernel, *cells), "npu")
 
 
 @pytest.mark.parametrize("dtype", [E5, HIF8])
@@ -430,7 +432,9 @@ def test_other_products_by_expert_are_refused(case_of, kernel, inputs, dtypes):
         "GroupedMatmulSwigluQuantV2": ("8,16;8,1,2", f"{E4};{E8}"),
         "GroupedMatmulSwigluQuant": ("8,16;8", "INT8;FLOAT"),
     }
-    assert find(kernel).rejection_reason(case_of(kernel, inputs, dtypes, *outputs[kernel]), "npu")
+    assert find_operator(kernel).rejection_reason(
+        case_of(kernel, inputs, dtypes, *outputs[kernel]), "npu"
+    )
 
 
 @pytest.mark.parametrize(
@@ -452,7 +456,7 @@ def test_other_products_by_expert_are_refused(case_of, kernel, inputs, dtypes):
 )
 def test_other_products_of_narrow_numbers_are_refused(case_of, inputs, dtypes, out):
     case = case_of("QuantBatchMatmulV3", inputs, dtypes, out, "DT_BF16")
-    assert find("QuantBatchMatmulV3").rejection_reason(case, "npu")
+    assert find_operator("QuantBatchMatmulV3").rejection_reason(case, "npu")
 
 
 def test_rows_of_eight_bits_meet_a_weight_of_four(torch, build, launch):
@@ -478,4 +482,4 @@ def test_rows_of_eight_bits_meet_a_weight_of_four(torch, build, launch):
 )
 def test_other_products_of_eight_and_four_bits_are_refused(case_of, inputs, dtypes):
     case = case_of("QuantBatchMatmulV4", inputs, dtypes, "8,16", "DT_BF16")
-    assert find("QuantBatchMatmulV4").rejection_reason(case, "npu")
+    assert find_operator("QuantBatchMatmulV4").rejection_reason(case, "npu")

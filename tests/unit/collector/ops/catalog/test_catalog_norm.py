@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import assert_rejected, gradients
 
 pytestmark = pytest.mark.torch
@@ -47,7 +47,7 @@ def test_in_place_norm_writes_over_its_inputs(torch, case_of, build, launch):
 def test_npu_run_of_an_in_place_norm_returns_the_inputs_and_the_statistics(torch, case_of, build):
     case = case_of("InplaceAddRmsNorm", "6,16;6,16;16", F3, "6,16;6,1;6,16", F3)
     x1, x2, gamma = build(case).args
-    given = find("InplaceAddRmsNorm").npu.run(lambda *tensors: len(tensors), x1, x2, gamma)
+    given = find_operator("InplaceAddRmsNorm").npu.run(lambda *tensors: len(tensors), x1, x2, gamma)
     assert given == (x1, 3, x2)
 
 
@@ -100,7 +100,7 @@ def test_second_quantisation_is_optional(torch, case_of, build, launch):
     _, y2, _, _, scale2 = launch(case, call)
     assert (y2, scale2) == (None, None)
     assert call.kwargs["output_mask"] == [True, False]
-    run = find(QUANT).npu.run
+    run = find_operator(QUANT).npu.run
     given = run(lambda *tensors, **options: tuple("abcde"), *call.args, **call.kwargs)
     assert given == ("a", None, "c", "d", None)
 
@@ -141,15 +141,15 @@ def test_layer_norm(torch, case_of, build, launch, kernel, x, gamma, rows):
 def test_layer_norm_returns_statistics_in_the_dtype_of_gamma(torch, case_of, build, dtype):
     half, name = ";".join([dtype] * 3), "LayerNormV3"
     case = case_of(name, "6,16;16;16", half, "6,16;6,1;6,1", half)
-    find(name).check(case, "npu")
+    find_operator(name).check(case, "npu")
     x, gamma, beta, correct = (call := build(case)).args
-    y, mean, rstd = find(name).run_reference(torch, *call.args)
+    y, mean, rstd = find_operator(name).run_reference(torch, *call.args)
     torch.testing.assert_close(mean, x.double().mean(-1, keepdim=True).to(correct))
     assert {number.dtype for number in (y, mean, rstd)} == {x.dtype} == {correct}
-    of_npu = find(name).npu.run(lambda *_: (y, mean.float(), rstd.float()), *call.args)
+    of_npu = find_operator(name).npu.run(lambda *_: (y, mean.float(), rstd.float()), *call.args)
     assert [tensor.dtype for tensor in of_npu] == [correct] * 3
     other = f"{dtype};FLOAT;FLOAT"
-    find(name).check(case_of(name, "6,16;16;16", half, "6,16;6,1;6,1", other), "npu")
+    find_operator(name).check(case_of(name, "6,16;16;16", half, "6,16;6,1;6,1", other), "npu")
     mixed = case_of(name, "6,16;16;16", other, "6,16;6,1;6,1", half)
     assert_rejected(mixed, "npu", "'mean'")
 
@@ -168,14 +168,16 @@ def test_sum_output_of_a_layer_norm_is_optional(case_of, build, launch):
     outputs = ("6,16;6,1;6,1;", f"{F3};FLOAT")
     case = case_of("AddLayerNorm", "6,16;6,16;16;16", f"{F3};FLOAT", *outputs)
     assert launch(case, build(case))[3] is None
-    given = find("AddLayerNorm").npu.run(lambda *args: args[:4], 1, 2, 3, 4, keeps_the_sum=False)
+    given = find_operator("AddLayerNorm").npu.run(
+        lambda *args: args[:4], 1, 2, 3, 4, keeps_the_sum=False
+    )
     assert given == (1, 2, 3, None)
 
 
 def test_rms_norm_gradient_passes_its_tensors_in_the_order_of_the_api(torch, case_of, build):
     cells = ("6,8;6,8;6,1;8", ";".join(["FLOAT"] * 4), "6,8;8", "FLOAT;FLOAT")
     dy, x, rstd, gamma = build(case_of("RmsNormGrad", *cells)).args
-    given = find("RmsNormGrad").npu.run(lambda *tensors: tensors, dy, x, rstd, gamma)
+    given = find_operator("RmsNormGrad").npu.run(lambda *tensors: tensors, dy, x, rstd, gamma)
     assert all(a is b for a, b in zip(given, (dy, x, gamma, rstd), strict=True))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import CpuMaker
 
 pytestmark = pytest.mark.torch
@@ -40,7 +40,7 @@ def test_each_expert_has_smoothing_scales(torch, case_of, build, launch):
     expected, scales = rows_as_int8(torch, x * smooth[expert])
     assert torch.equal(y.float(), expected)
     torch.testing.assert_close(scale, scales)
-    ends = find("DynamicQuant").npu.build(case, CpuMaker(torch)).kwargs["group_index"]
+    ends = find_operator("DynamicQuant").npu.build(case, CpuMaker(torch)).kwargs["group_index"]
     assert ends.tolist() == [2, 4, 5, 6]
 
 
@@ -56,7 +56,7 @@ def test_static_quantisation_multiplies_by_the_scale_and_adds_the_offset(
     x, scale, offset = call.args
     expected = (x * scale + (0 if offset is None else offset)).round().clamp(-128, 127)
     assert torch.equal(launch(case, call)[0].float(), expected)
-    tail = find(kernel).npu.build(case, CpuMaker(torch)).args[3:]
+    tail = find_operator(kernel).npu.build(case, CpuMaker(torch)).args[3:]
     assert tail == (torch.qint8, -1, False)
 
 
@@ -81,7 +81,9 @@ def test_each_group_has_quantisation_scales(torch, case_of, build, launch):
     wide = x.double() * given["weight_scale"][group] * given["activation_scale"].unsqueeze(-1)
     y, scale = launch(case, call)
     check_gated(torch, wide, given["quant_scale"][group], y, scale)
-    index = find("DequantSwigluQuant").npu.build(case, CpuMaker(torch)).kwargs["group_index"]
+    index = (
+        find_operator("DequantSwigluQuant").npu.build(case, CpuMaker(torch)).kwargs["group_index"]
+    )
     assert index.tolist() == [2, 2, 1, 1]
 
 
@@ -114,7 +116,7 @@ def check_gated(torch, wide, smooth, y, scale):
 )
 def test_costs(case_of, cells, flops, traffic):
     case = case_of(*cells)
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     op.check(case, "npu")
     assert (op.flops(case), op.traffic(case)) == (flops, traffic)
 

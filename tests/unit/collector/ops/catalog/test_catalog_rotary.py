@@ -3,7 +3,7 @@
 import pytest
 
 from collector.ops.catalog.rotary._tables import head_size
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import assert_rejected, gradients
 
 pytestmark = pytest.mark.torch
@@ -135,7 +135,7 @@ def test_rotary_gradient_requests_only_the_outputs_of_the_row(torch, case_of, na
         f"6,1,4,16;{grads}",
         "FLOAT;FLOAT;FLOAT",
     )
-    op = find(case.kernel_type)
+    op = find_operator(case.kernel_type)
     call = op.npu.build(case, CpuMaker(torch))
     dy, x, cos, sin = call.args
     assert cos.requires_grad is sin.requires_grad is named
@@ -222,7 +222,7 @@ def test_queries_and_keys_are_rotated_by_a_table_of_positions(torch, case_of, bu
         a, b = x.view(6, -1, 64).chunk(2, -1)
         expected = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
         torch.testing.assert_close(turned.view(6, -1, 64), expected, rtol=1e-5, atol=1e-6)
-    op = find("RopeWithSinCosCache")
+    op = find_operator("RopeWithSinCosCache")
     assert op.flops(case) == 3 * 6 * (128 + 64)
     for wrong, words in (
         ("3,6;6,128;6,64;20,64", "'positions'"),
@@ -244,7 +244,7 @@ def test_a_projection_is_split_and_rotated_by_three_positions(
         f"3,64;3,32;3,32;{'3,64' if gated else ''}",
         ";".join(["FLOAT"] * 4),
     )
-    assert find(case.kernel_type).rejection_reason(case, "cpu") == ""
+    assert find_operator(case.kernel_type).rejection_reason(case, "cpu") == ""
     call = build(case)
     named, half = call.kwargs, size // 2
     x, wide = named["qkv"].double(), 16 * (1 + gated)
@@ -314,4 +314,4 @@ def test_projections_whose_parts_do_not_fit_are_refused(case_of):
         ),
     ):
         case = case_of(kernel, inputs, dtypes, outputs, ";".join(["DT_BF16"] * int(written)))
-        assert "expected" in find(kernel).rejection_reason(case, "npu"), inputs
+        assert "expected" in find_operator(kernel).rejection_reason(case, "npu"), inputs

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import CaseRejected
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import assert_rejected
 
 pytestmark = pytest.mark.torch
@@ -121,7 +121,7 @@ def test_narrowed_indices_are_unchanged(torch, shape):
 @pytest.mark.parametrize("kernel", ["LpNormV2", "LpNormReduceV2"])
 def test_norm(torch, case_of, build, launch, kernel, out):
     case = case_of(kernel, "6,10", "FLOAT", out, "FLOAT")
-    find(kernel).check(case, "npu")
+    find_operator(kernel).check(case, "npu")
     call = build(case)
     expected = math.sqrt(math.fsum(x * x for x in call.args[0].flatten().tolist()))
     assert launch(case, call)[0].item() == pytest.approx(expected)
@@ -138,13 +138,13 @@ def test_norm(torch, case_of, build, launch, kernel, out):
 )
 def test_compiled_in_dimensions_are_derived_from_the_output(torch, case_of, build, x, out, dims):
     case = replace(case_of("ReduceSumD", x, "FLOAT", out, "FLOAT"), op_state="static")
-    find("ReduceSumD").check(case, "npu")
+    find_operator("ReduceSumD").check(case, "npu")
     tensor, folded, stays = build(case).args
     assert set(folded) == dims
     letters = "abc"[: tensor.dim()]
     left = "".join(letter for at, letter in enumerate(letters) if at not in dims)
     expected = torch.einsum(f"{letters}->{left}", tensor.double())
-    summed = find("ReduceSumD").run_reference(torch, tensor, folded, stays)
+    summed = find_operator("ReduceSumD").run_reference(torch, tensor, folded, stays)
     assert summed.shape == torch.Size(map(int, out.split(",")) if out else ())
     torch.testing.assert_close(summed.reshape(expected.shape), expected.float())
 
@@ -210,7 +210,7 @@ def test_a_softmax_scales_and_masks_as_its_gradient_does(torch, case_of, build, 
 
 def test_a_sum_of_a_graph_without_op_state_is_compiled_for_its_sizes(case_of):
     case = case_of("ReduceSumD", "6,4,8", "FLOAT", "6,4", "FLOAT")
-    op = find("ReduceSumD")
+    op = find_operator("ReduceSumD")
     op.check(case, "npu")
     assert op.graph_of(case).is_static
     with pytest.raises(CaseRejected):

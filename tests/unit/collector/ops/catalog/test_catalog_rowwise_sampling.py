@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
 
 pytestmark = pytest.mark.torch
@@ -38,7 +38,7 @@ def test_unlikely_tokens_are_filtered(torch, case_of, build, launch, kernel, p, 
 @LIMITS
 def test_an_npu_gets_unsorted_logits(torch, case_of, kernel, p, k):
     case = sampling_case(case_of, kernel, p, k)
-    call = find(kernel).npu.build(case, CpuMaker(torch))
+    call = find_operator(kernel).npu.build(case, CpuMaker(torch))
     logits, *rest = (*call.args, *call.kwargs.values())
     assert not torch.equal(logits, logits.sort(-1).values)
     assert [limit is not None for limit in rest] == [bool(p), bool(k)]

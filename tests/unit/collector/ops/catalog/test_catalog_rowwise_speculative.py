@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.fixtures.op_rows import rows_alone
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
 
@@ -46,7 +46,9 @@ def test_greedy_sampling_accepts_equal_tokens(torch):
         given = torch.tensor(argmax)
         (accepted, skipped) = (drafts == given).tolist(), (~greedy).tolist()
         expected = sampled(ends.tolist(), accepted, argmax, bonus.view(-1).tolist(), skipped, 3)
-        found = find(GREEDY).reference(torch, [3, 0, 2], ends, drafts, given, bonus, greedy)
+        found = find_operator(GREEDY).reference(
+            torch, [3, 0, 2], ends, drafts, given, bonus, greedy
+        )
         assert found.tolist() == expected
 
 
@@ -63,7 +65,7 @@ def test_random_sampling_replaces_the_first_draft_that_is_not_accepted(torch):
         ]
         expected = sampled(ends.tolist(), accepted, tokens, bonus.tolist(), [False, False], 3)
         given = drafts, target, bonus, recovered, uniform, torch.tensor([False, False])
-        assert find(RANDOM).reference(torch, [2, 3], ends, *given).tolist() == expected
+        assert find_operator(RANDOM).reference(torch, [2, 3], ends, *given).tolist() == expected
 
 
 def test_blocks_of_drafts_are_accepted_by_products_of_probabilities(torch):
@@ -87,7 +89,7 @@ def test_blocks_of_drafts_are_accepted_by_products_of_probabilities(torch):
             lasts.add(last + 1 - start)
             start = end
         given = drafts, target, bonus, recovered, uniform, torch.tensor([False] * 3)
-        assert find(BLOCK).reference(torch, [3, 0, 4], ends, *given).tolist() == expected
+        assert find_operator(BLOCK).reference(torch, [3, 0, 4], ends, *given).tolist() == expected
     assert len(lasts) >= 4
 
 
@@ -99,7 +101,10 @@ def test_recovered_tokens_are_never_the_drafts(torch):
         scores = (target[i] / q[0 if i < 1 else 1]).tolist()
         scores[draft] = 0
         expected.append(scores.index(max(scores)))
-    assert find(RECOVERED).reference(torch, [1, 2], ends, drafts, target, q).tolist() == expected
+    assert (
+        find_operator(RECOVERED).reference(torch, [1, 2], ends, drafts, target, q).tolist()
+        == expected
+    )
 
 
 def test_rows_have_outputs_that_do_not_depend_on_random_numbers(torch, build, launch):
@@ -123,32 +128,34 @@ def test_rows_have_outputs_that_do_not_depend_on_random_numbers(torch, build, la
 
 def test_an_npu_gets_logits_that_make_drafts_certain(torch):
     (row,) = rows_alone(RANDOM)
-    _, _, drafts, logits, _, ones = find(RANDOM).npu.build(row.case, CpuMaker(torch)).args
+    _, _, drafts, logits, _, ones = find_operator(RANDOM).npu.build(row.case, CpuMaker(torch)).args
     certain = logits.softmax(-1).gather(1, drafts.long().unsqueeze(1))
     assert torch.equal(certain, torch.ones_like(certain))
     assert ones.tolist() == [1.0] * 4
     metadata = []
-    find(RANDOM).npu.run(lambda *args: metadata.append(args[-1]), *[[1]] * 5, ones)
+    find_operator(RANDOM).npu.run(lambda *args: metadata.append(args[-1]), *[[1]] * 5, ones)
     assert metadata[0].all_random
     assert not metadata[0].all_greedy
 
 
 def test_block_verification_is_an_option_of_the_call_alone():
-    found = find(BLOCK).npu.run(lambda *args: vars(OPTIONS).copy(), *[[1]] * 5, None)
+    found = find_operator(BLOCK).npu.run(lambda *args: vars(OPTIONS).copy(), *[[1]] * 5, None)
     assert found == {"enable_block_verify": True}
     assert not OPTIONS.enable_block_verify
 
 
 def test_numbers_of_requests_are_repeated_for_their_tokens(torch):
     x, ends = torch.tensor([7.0, 8.0, 9.0]), torch.tensor([2, 2, 5])
-    found = find("expand_kernel").reference(torch, x, ends, 5)
+    found = find_operator("expand_kernel").reference(torch, x, ends, 5)
     assert found.tolist() == [7.0, 7.0, 9.0, 9.0, 9.0]
 
 
 def test_tokens_behind_rejected_drafts_are_skipped(torch):
     ends, valid = torch.tensor([2, 2, 3]), torch.tensor([1, 1, 2])
     starts = torch.tensor([0, 3, 4, 6])
-    last, rejected = find("prepare_inputs_padded_kernel").reference(torch, ends, valid, starts)
+    last, rejected = find_operator("prepare_inputs_padded_kernel").reference(
+        torch, ends, valid, starts
+    )
     assert rejected.tolist() == [2, 0, 0]
     assert last.tolist() == [0, 3, 5]
 

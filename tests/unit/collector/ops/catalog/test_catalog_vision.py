@@ -8,7 +8,7 @@ from collector.codec.errors import CaseRejected
 from collector.model.case import case_from_cells
 from collector.model.vocabulary import BASE_CELLS
 from collector.ops.catalog.vision._images import SlidingWindow, read_window
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 from tests.fixtures.op_rows import rows_of
 from tests.unit.collector.ops.conftest import assert_rejected
 
@@ -97,13 +97,13 @@ def test_a_bias_of_padded_channels_is_refused():
         case = case_in(
             *("Conv2D", inputs, "FLOAT;FLOAT;FLOAT", formats, "2,3,7,7,8", "FLOAT", "NC1HWC0")
         )
-        assert (find("Conv2D").rejection_reason(case, "npu") == "") is is_taken
+        assert (find_operator("Conv2D").rejection_reason(case, "npu") == "") is is_taken
 
 
 @pytest.mark.fast
 def test_costs_of_a_real_layer():
     case = conv2d("32,1,224,224,8", "121,4,16,8", "32,8,55,55,8")
-    op = find("Conv2D")
+    op = find_operator("Conv2D")
     op.check(case, "cpu")
     assert op.flops(case) == 2 * (32 * 64 * 55 * 55) * (8 * 11 * 11)
     assert op.traffic(case) == 4 * (32 * 8 * 224 * 224 + 121 * 4 * 16 * 8 + 32 * 64 * 55 * 55)
@@ -112,7 +112,7 @@ def test_costs_of_a_real_layer():
 @pytest.mark.fast
 def test_elements_between_windows_are_not_counted_as_read():
     case = conv2d("1,1,8,8,8", "1,1,16,8", "1,1,4,4,8")
-    assert find("Conv2D").traffic(case) == 4 * (8 * 4 * 4 + 16 * 8 + 8 * 4 * 4)
+    assert find_operator("Conv2D").traffic(case) == 4 * (8 * 4 * 4 + 16 * 8 + 8 * 4 * 4)
 
 
 # --- numbers ---------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_batch_norm_equals_its_formulas(
 @pytest.mark.fast
 @pytest.mark.parametrize(("kernel", "images", "statistics", "outputs"), NORMS)
 def test_statistics_are_in_blocks_or_by_channel(kernel, images, statistics, outputs):
-    op = find(kernel)
+    op = find_operator(kernel)
     for shape in (BLOCKED, EACH):
         case = batch_norm(kernel, images, [shape] * statistics, outputs)
         op.check(case, "npu")
