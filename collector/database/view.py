@@ -251,7 +251,7 @@ def _facts(
 # Increase it in each change that renders any state to other bytes, other files or another content
 # hash: columns, format of cells, order, layout, the choice of measurements, the variance model and
 # its data. Versions that another version of the view rendered do not change.
-VIEW_VERSION = 9
+VIEW_VERSION = 10
 
 # The columns of measurements that a view depends on, besides those of the intervals.
 VIEW_COLUMNS = frozenset({*BEST_COLUMNS, *_TIMES, "counters"})

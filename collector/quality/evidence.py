@@ -25,11 +25,14 @@ _REPEATS_WEIGHT = 4
 
 class Trust(IntEnum):
     """Trust in a measurement relative to others of its case: only those with the highest trust are
-    pooled, and none replaces one with higher trust."""
+    pooled, and none replaces one with higher trust. Scattered ones are pooled with clean ones: the
+    interval contains the spread of their repeats, and to leave them out would select sessions by
+    chance."""
 
     DISTURBED = 0  # by other programs
     WARNED = 1
-    CLEAN = 2
+    SCATTERED = 2  # all warnings are of how the repeats are distributed
+    CLEAN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,12 +281,13 @@ class MultiSessionCases:
 
 def multi_session_cases(means: SessionMeans) -> MultiSessionCases:
     """Return what several sessions have measured. Of each case, only the measurements with the
-    highest trust among them count."""
+    highest trust among them count, clean and scattered ones alike."""
     order = np.lexsort((means.sessions, means.cases))
     every = np.unique(means.cases, return_inverse=True)[1]
     highest = np.zeros(int(every.max(initial=-1)) + 1, np.int64)
-    np.maximum.at(highest, every, means.trust)
-    order = order[(means.trust == highest[every])[order]]
+    trust = np.minimum(means.trust, Trust.SCATTERED)
+    np.maximum.at(highest, every, trust)
+    order = order[(trust == highest[every])[order]]
     cases, sessions = means.cases[order], means.sessions[order]
     is_new = np.append(True, (cases[1:] != cases[:-1]) | (sessions[1:] != sessions[:-1]))
     places = order[is_new[: len(order)]]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from collector.codec.text import percent
 from collector.model.measurement import Outcome, Timing
+from collector.model.row import value_of
 from collector.quality.evidence import Floats, Trust
 
 # Map a verdict to its gate: by the outcome and the reason of a measurement that is not shown, and
@@ -81,7 +82,10 @@ def trust_of(warnings: str) -> Trust:
     """Return the trust in a measurement with these warnings, which are JSON, or empty for none."""
     if not warnings:
         return Trust.CLEAN
-    return Trust.DISTURBED if _OF_DISTURBED.search(warnings) else Trust.WARNED
+    if _OF_DISTURBED.search(warnings):
+        return Trust.DISTURBED
+    gates = map(gate_of_warning, value_of("warnings", warnings))
+    return Trust.SCATTERED if is_of_repeats(gates) else Trust.WARNED
 
 
 def warnings_cell(gates: Iterable[str]) -> str:

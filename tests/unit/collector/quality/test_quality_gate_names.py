@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from collector.codec.canonical import canonical_json
 from collector.model.measurement import Disturbance, Outcome, Timing
 from collector.quality.canaries import DRIFTED, WITHHELD
 from collector.quality.disturbances import disturbance_warnings
+from collector.quality.evidence import Trust
 from collector.quality.gates import (
     OTHER,
     HiddenWork,
@@ -15,6 +17,7 @@ from collector.quality.gates import (
     gate_of_warning,
     implausible,
     timing_warnings,
+    trust_of,
 )
 from collector.quality.statistics import find_trend, two_modes
 
@@ -68,3 +71,13 @@ def test_other_gated_outcomes_are_counted_and_failures_are_not():
 )
 def test_warning_is_counted_under_its_gate(warnings, gates):
     assert [gate_of_warning(warning) for warning in warnings] == gates
+
+
+def test_trust_depends_on_what_the_warnings_are_of():
+    of_repeats = timing_warnings(Timing(10, 9, 11, 10, 8, 9, 12, 0.2), 2)
+    busy = disturbance_warnings(Disturbance(9, 0, 0.3, 0.1, 4))
+    found = [
+        trust_of(canonical_json(list(one)).decode() if one else "")
+        for one in ((), of_repeats, (*of_repeats, DRIFTED), (*of_repeats, *busy))
+    ]
+    assert found == [Trust.CLEAN, Trust.SCATTERED, Trust.WARNED, Trust.DISTURBED]

@@ -103,6 +103,13 @@ def test_sessions_with_warnings_are_ignored_if_clean_ones_exist() -> None:
     assert (busy.mean_us[0], busy.sessions[0]) == (10.0, 1)
 
 
+def test_sessions_with_scattered_repeats_count_like_clean_ones() -> None:
+    found = of_one_case([10.0, 40.0], trust=[Trust.CLEAN, Trust.SCATTERED])
+    assert found.mean_us == pytest.approx([20.0] * 2) and found.sessions.tolist() == [2] * 2
+    warned = of_one_case([10.0, 40.0], trust=[Trust.WARNED, Trust.SCATTERED])
+    assert (warned.mean_us[0], warned.sessions[0]) == (10.0, 1)
+
+
 def test_equal_means_are_unchanged_to_the_last_digit() -> None:
     for mean_us in (8038.4555801505685, 0.1 + 0.2, 1234565.0):
         assert set(of_one_case([mean_us] * 3).mean_us) == {mean_us}
