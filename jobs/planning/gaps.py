@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import fsum
 
 from collector.codec.text import counted, share_of
-from collector.model.plan import AGAIN_SHARE, MORE_REPEATS_SHARE, Plan, PlannedSource
+from collector.model.plan import AGAIN_SHARE, MORE_REPEATS_SHARE, Forecast, Plan, PlannedSource
 from collector.ops.refusals import FindOperator, Refusal
 from jobs.planning.candidates import Candidate, refusal_in_plan
 
@@ -146,7 +146,7 @@ def describe_forecast(plan: Plan) -> list[str]:
             if forecast.doubtful
             else ""
         )
-        + (f"; {forecast.repeats:,} are measured twice" if forecast.repeats else ""),
+        + _repeats(forecast),
         f"device     {forecast.device_s:,.0f} device-seconds ({hours:,.2f} device-hours)",
         *_left_out_lines(plan),
         f"wall time  {_duration(forecast.wall_s)} on {devices}; "
@@ -156,6 +156,14 @@ def describe_forecast(plan: Plan) -> list[str]:
         # The name of a source includes the rows that it could not give as cases.
         *(f"source     {source.name}" for source in plan.sources if "(" in source.name),
     ]
+
+
+def _repeats(forecast: Forecast) -> str:
+    """Return how many cases have further sessions, as the end of a line."""
+    more, cases = forecast.repeats, forecast.cases
+    if more > cases > 0 and more % cases == 0:
+        return f"; each is measured in {1 + more // cases} sessions"
+    return f"; {more:,} are measured twice" if more else ""
 
 
 def _left_out_lines(plan: Plan) -> list[str]:

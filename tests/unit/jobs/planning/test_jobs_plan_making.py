@@ -528,6 +528,7 @@ def test_each_case_has_as_many_sessions_as_the_campaign_requests() -> None:
         assert len({shard.shard_id for shard in made.plan.shards}) == len(made.plan.shards)
         again = [shard for shard in made.plan.shards if shard.again_of]
         assert len(again) >= 4 and made.plan.forecast.repeats == 80
+        assert numbers(describe_forecast(made.plan)[0])[-1] == "5"
 
 
 @pytest.mark.parametrize("mean_us", [None, 10_000.0, 150_000.0])
