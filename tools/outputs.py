@@ -43,9 +43,11 @@ _MAPS = frozenset(
 )
 _NOT_RUN = {
     "db promote": "requires a channel, and prints the gates as `opmeter db quality` has them",
-    "emulate": "requires a serving stack, and prints {version, host, requests, tokens, duration_s, "
-    "metrics: [{metric, of, value, low, high}], device_time_by_source: {[name]: number}}; a "
-    "`value` is null where only the range is known",
+    "emulate": "requires a serving stack, and prints {version, configuration, npus, host, "
+    "requests, tokens, duration_s, metrics: [{metric, of, value, low, high}], "
+    "device_time_by_source: {[name]: number}, to_halve: {cases: [text], device_min, left}}; a "
+    "`value` is null where only the range is known. With `--sweep`, {version, configurations: "
+    "[...]}, of which one may be {configuration, npus, refused}",
     "host": "requires a serving stack, and prints the rows that `opmeter db list` has",
 }
 # The commands in the order in which they run, and the same command again, where what it prints

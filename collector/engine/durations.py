@@ -19,6 +19,7 @@ DURATIONS = "FAKE_NPU_DURATIONS"  # an environment variable: the path of the soc
 _MOST_BYTES = 1 << 18  # of a call's text
 _ANSWER = struct.Struct("qqq")
 RUN = "RUN "  # begins the text that begins a run, and ends with its number
+_TIMES = "TIMES "  # begins a text that says how often a call ran
 SOURCES = 16
 
 
@@ -33,19 +34,28 @@ class Duration:
 
 
 @contextmanager
-def durations_given(duration_of: Callable[[str], Duration]) -> Iterator[Path]:
+def durations_given(
+    duration_of: Callable[[str], Duration], count: Callable[[str, int], None] | None = None
+) -> Iterator[Path]:
     """Give durations for the texts of calls (`calls.py`) until the block ends; yield the socket.
 
     A process asks for each text once in a run, which begins with the text `RUN n`. `HOST copy(...)`
     is a call of the device, too; of other calls of the host the text is the name alone, such as
     `HOST replay`. A process that asks for a text for which `duration_of` raises an error ends; the
-    block raises this error at its end."""
+    block raises this error at its end. `count` gets how often each call ran on the device, at the
+    end of a run or before."""
     errors: list[Exception] = []
 
     def give(connection: socket.socket) -> None:
         with connection:
             try:
                 while text := connection.recv(_MOST_BYTES).decode():
+                    if text.startswith(_TIMES):
+                        times, _, counted = text.removeprefix(_TIMES).partition(" ")
+                        if count is not None:
+                            count(counted, int(times))
+                        connection.send(_ANSWER.pack(0, 0, 0))
+                        continue
                     found = duration_of(text)
                     connection.send(_ANSWER.pack(found.host_ns, found.device_ns, found.source))
             except ConnectionError:  # the process ended

@@ -93,6 +93,7 @@ class EngineSettings:
     speculative  tokens that the layers of MTP draft in each pass, 0 without them
     environment  environment variables of the engine, such as VLLM_ASCEND_ENABLE_NZ
     options      further options of vllm.LLM
+    flags        further ones of them, as flags of `vllm serve`
     sampling     options of vllm.SamplingParams
     has_all_graphs  whether graphs of all sizes are captured, not only those of the passes"""
 
@@ -106,6 +107,7 @@ class EngineSettings:
     graph: GraphMode | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    flags: Sequence[str] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict)
     has_all_graphs: bool = False
 
@@ -152,7 +154,8 @@ class Served:
 def check_settings(settings: EngineSettings) -> None:
     """Raise BadInput for settings that cannot be recorded."""
     if settings.ep not in (1, settings.ranks):
-        raise BadInput(f"--layout: expected ep=1 or ep={settings.ranks}, got ep={settings.ep}")
+        known = " or ".join(dict.fromkeys(("ep=1", f"ep={settings.ranks}")))
+        raise BadInput(f"--layout: expected {known}, got ep={settings.ep}")
     if (stages := settings.options.get(_STAGES, 1)) != 1:
         raise BadInput(
             f"--engine: {_STAGES}: expected 1, got {stages}: a recording is of one rank, and the "
@@ -267,6 +270,7 @@ def run_served(
     duration_of: Callable[[str], Duration],
     work: Path,
     *,
+    count: Callable[[str, int], None] | None = None,
     concurrency: int = 0,
     runs: int = 1,
     has_own_host: bool = False,
@@ -275,6 +279,7 @@ def run_served(
     what each run made of them. `settings` has no passes. Of several ranks the first runs; the
     others are assumed to come to each message when it does.
 
+    count         gets how often a call ran in each run
     concurrency   requests at once at most: others are sent when one ends; 0 for all
     has_own_host  the time of a thread is what it computes and `Duration.host_ns`, not the latter
                   alone, with which equal calls give equal times
@@ -289,7 +294,7 @@ def run_served(
         "FAKE_NPU_ORDER": str(int(has_own_host)),
         CALLS_LOG: "",
     }
-    with durations_given(duration_of) as socket:
+    with durations_given(duration_of, count) as socket:
         more[DURATIONS] = str(socket)
         load = (requests, concurrency, runs)
         with _started(model, settings, serving, work, served=load, more=more) as (process, _):
@@ -455,6 +460,7 @@ def _request(
         engine["distributed_executor_backend"] = "external_launcher"
     return {
         "engine": engine | dict(settings.options),
+        "flags": list(settings.flags),
         "sampling": dict(settings.sampling),
         "has_chosen_blocks": "num_gpu_blocks_override" in settings.options,
         "has_all_graphs": settings.has_all_graphs,

@@ -25,7 +25,7 @@ from jobs.cli.comm import LISTS, comm_command, validate_command
 from jobs.cli.comm_dfc import DFC_LISTS, PROBE_LISTS, dfc_command, probe_dfc_command
 from jobs.cli.compare import compare_command
 from jobs.cli.coverage import coverage_command
-from jobs.cli.emulate import emulate_command
+from jobs.cli.emulate import SWEEP, emulate_command
 from jobs.cli.grid import grid_command, parse_command
 from jobs.cli.host import host_command
 from jobs.cli.machine import doctor_command, selftest_command, stack_command
@@ -107,7 +107,7 @@ SECTION_OF_GROUP = {
     "trace": "Tools",
 }
 _HELP = "Measure every operator an LLM runs, and keep the results in one versioned database."
-_LISTS = (*LISTS, *PROBE_LISTS, *DFC_LISTS)
+_LISTS = {"comm": (*LISTS, *PROBE_LISTS, *DFC_LISTS), "emulate": (SWEEP,)}
 _GROUP_HELP = {  # without a command of their own
     "capture": "Profile running programs, and judge profiles.",
     "db": "Make, show, verify and compare the versions of the database.",
@@ -222,9 +222,8 @@ def main() -> None:
     imports.without_pandas()
     try:
         chosen = app if _COMPLETING in os.environ else app_for(words)
-        chosen(
-            list(repeated(words, _LISTS)) if words[:1] == ["comm"] else words, prog_name="opmeter"
-        )
+        lists = _LISTS.get(words[0] if words else "", ())
+        chosen(list(repeated(words, lists)), prog_name="opmeter")
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else FAILED if end.code else 0

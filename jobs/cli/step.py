@@ -106,7 +106,7 @@ def step_command(
     if trace is not None:
         _write_trace(trace, name, passes)
     if misses is not None:
-        _write_misses(misses, budgets, narrowed)
+        write_misses(misses, budgets, narrowed)
     found = list(zip(passes, budgets, narrowed, strict=True))
     if as_json:
         values = [_as_json(*one, assumed) for one in found]
@@ -318,7 +318,7 @@ def _write_trace(path: Path, name: str, passes: Sequence[TimedPass]) -> None:
         write_through(path, json.dumps({"traceEvents": list(events)}).encode())
 
 
-def _write_misses(
+def write_misses(
     path: Path, budgets: Sequence[Sequence[BudgetRow]], narrowed: Sequence[Narrowing]
 ) -> None:
     """Add the cases to measure to a file of misses; the weight is the width that each causes."""

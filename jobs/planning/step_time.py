@@ -413,14 +413,22 @@ class Narrowing:
 
 def error_budget(one: TimedPass) -> tuple[BudgetRow, ...]:
     """Return what makes the interval of a pass wide, the widest first."""
-    found = widths(one.graph)
     times = Counter(one.graph.quantities[row] for row in one.graph.rows if row != NO_WORK)
+    return budget_of(widths(one.graph), times, one.launches)
+
+
+def budget_of(
+    found: Mapping[Quantity, float],
+    times: Mapping[Quantity, int],
+    launches: Mapping[Quantity, KnownLaunch],
+) -> tuple[BudgetRow, ...]:
+    """Return quantities that move a time by these widths, the widest first."""
     groups = _group_widths(found)
     whole = fsum(width**2 for width in groups.values()) or 1.0
     rows = (
         BudgetRow(
             *(quantity, times[quantity], width, width * groups[quantity.group] / whole),
-            one.launches.get(quantity),
+            launches.get(quantity),
         )
         for quantity, width in found.items()
         if width > 0

@@ -20,6 +20,7 @@ from tests.browser.campaigns import write_made_campaign
 from tests.browser.chromium import chromium, shown
 from tests.browser.models import write_made_model
 from tests.browser.reports import write_made_comparison, write_made_report, write_report
+from tests.browser.serving import write_made_serving
 from tests.browser.steps import write_made_step
 
 _SIZES = ((1440, "light"), (1440, "dark"), (400, "light"))
@@ -51,6 +52,8 @@ def _pages(target: Path, root: Path | None) -> Iterator[tuple[str, Path, str]]:
     yield "session", _campaign(target, _FEW_DEVICES), "#timeline figure:last-of-type svg.plot"
     yield "step", write_made_step(target) / "index.html", ""
     yield "model", write_made_model(target) / "index.html", ""
+    yield "serving", write_made_serving(target) / "index.html", ""
+    yield "serving-zh", write_made_serving(target, "zh") / "index.html", ""
     yield "campaign-zh", _campaign(target, _FEW_DEVICES, "zh"), ""
     yield "model-zh", write_made_model(target, "zh") / "index.html", ""
     chinese = write_made_report(target, _SMALL, "zh")

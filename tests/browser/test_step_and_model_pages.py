@@ -1,4 +1,5 @@
-"""The pages of a step and of a model in a browser, with the values of their CSVs."""
+"""The pages of a step, of a model and of configurations in a browser, with the values of their
+CSVs."""
 
 import csv
 import json
@@ -11,6 +12,7 @@ import pytest
 from tests.bench.varied_database import HOSTILE
 from tests.browser.chromium import shown
 from tests.browser.models import LAYOUT, MEASURED, MODEL, STACK, write_made_model
+from tests.browser.serving import write_made_serving
 from tests.browser.steps import STEPS, made_step, write_made_step
 from tests.unit.jobs.cli.in_process import invoked
 
@@ -132,6 +134,21 @@ def test_model_on_a_device_without_a_database_is_a_range(browser, tmp_path, monk
     assert tiles[5].startswith("0.0 %")
     assert invoked(*shlex.split(command)[1:]).exit_code == 0
     assert Path("to-measure.jsonl").read_text()
+
+
+@pytest.mark.parametrize("width", [1440, 400])
+def test_configurations_are_drawn_with_their_front(browser, made_folder, width):
+    page = write_made_serving(made_folder)
+    rows = _rows(page / "index.csv")
+    with shown(browser, width=width) as one:
+        one.open(page / "index.html")
+        assert not one.is_wider_than_window()
+        assert one.blank_figures() == one.faults == []
+        cells = one.page.query_selector_all("#configurations tbody td:last-child")
+        tiles = [tile.inner_text() for tile in one.page.query_selector_all("dd")]
+        assert [cell.inner_text() for cell in cells] == [r["front"] or r["refused"] for r in rows]
+        assert tiles[0].startswith(str(len(rows)))
+        assert tiles[1].startswith(str(sum(row["front"] == "yes" for row in rows)))
 
 
 def test_times_of_a_model_are_those_of_the_csv(browser, model):

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
@@ -124,8 +125,8 @@ timed("a thread", from_a_thread)
 """
 
 
-def run(fake: FakeCann, duration_of, program, **more):
-    with durations_given(duration_of) as socket:
+def run(fake: FakeCann, duration_of, program, count=None, **more):
+    with durations_given(duration_of, count) as socket:
         env = environment(fake) | {"TASK_QUEUE_ENABLE": "0"} | more
         env |= {DURATIONS: str(socket)}
         env["PYTHONPATH"] = os.pathsep.join((str(LAUNCHES), env["PYTHONPATH"]))
@@ -202,6 +203,28 @@ def test_a_graph_waits_for_the_update_of_its_tasks(fake: FakeCann):
 
     found = run(fake, duration_of, UPDATED)
     assert found == {"updated": 1250, "again": 1250}
+
+
+COUNTED = """
+graph = torch.npu.NPUGraph()
+with torch.npu.graph(graph):
+    torch.mul(x, x, out=y)
+launch(3, one)
+runtime.opmeter_fake_cann_begin_run(0)
+launch(5, one)
+graph.replay()
+graph.replay()
+torch.npu.synchronize()
+runtime.opmeter_fake_cann_end_run()
+launch(2, one)
+"""
+
+
+def test_calls_of_a_run_are_counted(fake: FakeCann):
+    times: Counter[str] = Counter()
+    run(fake, device_alone, COUNTED, lambda text, count: times.update({text: count}))
+    found = {text.partition("(")[0]: count for text, count in times.items()}
+    assert (found["ACLNN aclnnAdd"], found["ACLNN aclnnMul"]) == (5, 2)
 
 
 def of_host_and_device(host_ns: int, device_ns: int):

@@ -14,6 +14,7 @@ from collector.engine.engine_process import (
     run_served,
 )
 from collector.engine.recorded_calls import PassTokens
+from collector.model.demand import read_misses, record_of_cells
 from collector.workloads.served_requests import ServedRequest
 from jobs.planning.predicted_passes import launches_of
 from tests.stacks.test_stacks_recordings import DENSE, EXPERTS, folder_of, release, usual
@@ -116,7 +117,8 @@ def test_emulate_takes_durations_from_a_database(usual, tmp_path, monkeypatch):
     known = [one for one in launched if one.kernel_type in ("MatMulV2", "AddRmsNormBias", "SwiGlu")]
     write_database(tmp_path / "data", [one.record for one in known], us=20_000.0)
     words = ("--requests", "trace", "--eager", "--root", "data", "--host-us", "0", "--json")
-    found = invoked("emulate", "tiny", *words, "--engine", '{"max_num_seqs": 4}')
+    words = (*words, "--misses", "misses.jsonl", "--", "--max-num-seqs", "4")
+    found = invoked("emulate", "tiny", *words)
     assert found.exception is None, found.exception
     shown = json.loads(found.stdout)
     assert (shown["requests"], shown["tokens"]) == (1, 9)
@@ -125,4 +127,7 @@ def test_emulate_takes_durations_from_a_database(usual, tmp_path, monkeypatch):
     tpot = {one["of"]: one for one in shown["metrics"] if one["metric"] == "TPOT_ms"}
     known_ms = 20 * sum(one.times for one in known)
     assert known_ms < tpot["p50"]["value"] < 1.1 * known_ms
+    missed = read_misses(tmp_path / "misses.jsonl")
+    narrowing = {record_of_cells(one.kernel_type, one.cells).case_id for one in missed}
+    assert narrowing and not narrowing & {one.record.case_id for one in known}
     assert tpot["p50"]["low"] <= tpot["p50"]["value"] <= tpot["p50"]["high"]

@@ -27,6 +27,7 @@ struct duration {
 static struct known {
   char *words;
   struct duration duration;
+  int64_t times; /* how often it ran on the device since the other process was told */
 } known[KNOWN]; /* by the hash of the words; the last one of two with the same hash */
 static struct {
   int64_t end_ns, run, run_end_ns;
@@ -63,27 +64,51 @@ static struct duration ask(const char *words, size_t length) {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+static void forget(struct known *place) {
+  free(place->words);
+  *place = (struct known){NULL};
+}
+
+static void report(struct known *place) {
+  char *words;
+  if (!place->times) return;
+  int length = asprintf(&words, "TIMES %lld %s", (long long)place->times, place->words);
+  if (length < 0) abort();
+  ask(words, (size_t)length);
+  free(words);
+  place->times = 0;
+}
+
 /* A load is served again, perhaps with other durations: the other process is told so. */
 void opmeter_fake_cann_begin_run(int number) {
   char words[32];
   pthread_mutex_lock(&lock);
-  for (int i = 0; i < KNOWN; i++) free(known[i].words), known[i].words = NULL;
+  for (int i = 0; i < KNOWN; i++) forget(&known[i]);
   memset(sources_ns, 0, sizeof sources_ns);
   ask(words, (size_t)snprintf(words, sizeof words, "RUN %d", number));
   pthread_mutex_unlock(&lock);
 }
 
+/* The other process is told how often each call ran on the device. */
+void opmeter_fake_cann_end_run(void) {
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < KNOWN; i++) report(&known[i]);
+  pthread_mutex_unlock(&lock);
+}
+
 int64_t opmeter_fake_cann_source_ns(int source) { return sources_ns[source % SOURCES]; }
 
-static struct duration duration_of(const char *words, size_t length) {
+static struct duration duration_of(const char *words, size_t length, int times) {
   uint64_t hash = 1469598103934665603ULL;
   for (size_t i = 0; i < length; i++) hash = (hash ^ (uint8_t)words[i]) * 1099511628211ULL;
   pthread_mutex_lock(&lock);
   struct known *place = &known[hash % KNOWN];
   if (!place->words || strncmp(place->words, words, length) || place->words[length]) {
-    free(place->words);
+    report(place);
+    forget(place);
     *place = (struct known){strndup(words, length), ask(words, length)};
   }
+  place->times += times;
   struct duration found = place->duration;
   pthread_mutex_unlock(&lock);
   return found;
@@ -93,7 +118,7 @@ static struct duration duration_of(const char *words, size_t length) {
 void take_call(const char *words, size_t length) {
   if (!is_virtual() || begins(words, "CUSTOM MARK")) return;
   int is_named = begins(words, "HOST ") && !begins(words, "HOST copy(");
-  take_time(duration_of(words, is_named ? strcspn(words, "(") : length).host_ns);
+  take_time(duration_of(words, is_named ? strcspn(words, "(") : length, 0).host_ns);
 }
 
 static int64_t later(int64_t one, int64_t other) { return one > other ? one : other; }
@@ -129,7 +154,7 @@ void run_line(int64_t ns, const struct stream *stream, const char *words, size_t
     *end_of(stream) = run.end_ns;
   } else if (is_call(words, "copy", &number) ||
              !(begins(words, "HOST ") || begins(words, "CUSTOM MARK"))) {
-    struct duration duration = duration_of(words, length);
+    struct duration duration = duration_of(words, length, 1);
     *stream_end_ns = later(*stream_end_ns, ns) + duration.device_ns;
     sources_ns[duration.source % SOURCES] += duration.device_ns;
     run.end_ns = later(run.end_ns, *stream_end_ns);

@@ -3,6 +3,7 @@
 `request.json` of the folder:
 
     engine    options of vllm.LLM
+    flags     further ones, as flags of `vllm serve`
     sampling  options of vllm.SamplingParams, instead of those of the model
     passes    [{"phase", "requests", "queries", "keys", "prompts"}]: requests of a pass, and of each
               its new tokens and its tokens in total; `prompts` is the same without a phase, or null
@@ -24,6 +25,7 @@ each was sent and the times of its tokens, in ns since the begin, and the time o
 source.
 """
 
+import argparse
 import faulthandler
 import json
 import os
@@ -31,12 +33,14 @@ import signal
 import sys
 import traceback
 from importlib.metadata import version
+from math import ceil
 from pathlib import Path
 
 _MOST_ATTEMPTS = 4
 _WARM_TOKENS = 3
 _STEPS_IN_FLIGHT = 2  # of an engine that schedules before it has the tokens of the last step
 _LONGEST_REASON = 300  # characters
+_FIXED = ("model", "distributed_executor_backend", "enforce_eager", "load_format")
 _PACKAGES = ("vllm", "vllm_ascend", "transformers")
 _added = []  # lengths of all requests so far, whose number names the next one
 
@@ -70,7 +74,15 @@ def _run(request):
     import opmeter_hooks
     from vllm import LLM
 
-    opmeter_hooks.HAS_CHOSEN_BLOCKS = request["has_chosen_blocks"]
+    options = _options(request["flags"])
+    if (more := options.get("max_num_seqs", 0) / request["engine"]["max_num_seqs"]) > 1:
+        request["engine"]["num_gpu_blocks_override"] = ceil(
+            more * request["engine"]["num_gpu_blocks_override"]
+        )
+    request["engine"] |= options
+    opmeter_hooks.HAS_CHOSEN_BLOCKS = (
+        request["has_chosen_blocks"] or "num_gpu_blocks_override" in options
+    )
     has_drafts = "speculative_config" in request["engine"]  # which have graphs of their own
     if not (has_drafts or request["has_all_graphs"]):
         groups = [decoding + prompts for decoding, prompts in map(_groups, request["passes"])]
@@ -96,6 +108,27 @@ def _run(request):
                 traceback.print_exc()
                 found.append({"error": _described(error)})
         yield {"passes": found}
+
+
+def _options(flags):
+    """Return the options of vllm.LLM that flags of `vllm serve` are, as its own parser reads them.
+    Raises _Refused for others, and for those that are not free here."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    def refuse(message):
+        raise _Refused(f"vllm {version('vllm')} refuses these flags: {message}")
+
+    if not flags:
+        return {}
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    parser.error = refuse
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS  # what is not given is not an option
+    found = vars(parser.parse_args(flags))
+    if fixed := [name for name in found if name in _FIXED or "parallel" in name]:
+        raise _Refused(f"{', '.join(fixed)}: options of opmeter say this, --layout and --eager")
+    return found
 
 
 def _sampling(llm):
@@ -174,6 +207,7 @@ def _runs(llm, request, sampling):
     for number in range(request["runs"]):
         opmeter_clock.begin_run(number)
         begins, times = _served(llm, requests, most, sampling)
+        opmeter_clock.end_run()
         yield {"begins_ns": begins, "tokens_ns": times, "device_ns": opmeter_clock.device_ns()}
 
 

@@ -9,6 +9,8 @@ const chinese = {
   "of": "/",
   "none": "无",
   "search": "搜索",
+  "yes": "是",
+  "no": "否",
   "loading": "正在加载",
   "close": "关闭",
   "The same data": "同样的数据",
@@ -370,6 +372,26 @@ const chinese = {
   "10 % to 90 % of launches": "10 % 到 90 % 的调用",
   "in context": "在上下文中",
   "ratio": "比值",
+
+  // serving.js
+  "Configurations under one load": "同一负载下的各配置",
+  "configurations": "配置数",
+  "configuration": "配置",
+  "Configurations": "配置",
+  "refused": "被拒绝",
+  "on the Pareto front": "位于 Pareto 前沿",
+  "in part of the range": "在部分范围内",
+  "not on the front": "不在前沿",
+  "with values": "有确定值",
+  "others have a range: a tenth or more of the device's time has no data":
+    "其余只有范围：设备时间的十分之一或更多没有数据",
+  "Throughput and TPOT": "吞吐与 TPOT",
+  "up and to the left is better": "越靠左上越好",
+  "tokens/s per NPU": "每个 NPU 的 token/s",
+  "time with data": "有数据的时间",
+  "Pareto front": "Pareto 前沿",
+  "Lines are ranges, from three runs: durations at their values and at both ends of their intervals. A configuration is on the front if no other one has a lower TPOT and a higher throughput in the same run.":
+    "线段为范围，来自三次运行：耗时分别取其值和区间的两端。如果在同一次运行中没有其他配置的 TPOT 更低且吞吐更高，该配置就位于前沿。",
 
   // model.js
   "release": "版本（软件）",

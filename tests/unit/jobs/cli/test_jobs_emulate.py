@@ -10,7 +10,7 @@ from collector.engine.durations import Duration
 from collector.engine.engine_process import EngineSettings
 from collector.engine.model_folder import find_model
 from collector.store.opening import open_store
-from jobs.cli.emulate import CallTimes
+from jobs.cli.emulate import CallTimes, Durations
 from jobs.cli.options import HostOptions, VersionOptions
 from tests.unit.collector.database.host_maker import DECODE, host_session, publish_sessions
 from tests.unit.jobs.cli.in_process import invoked
@@ -37,6 +37,17 @@ RATE = ("--rate", "2")
         (*RATE, "--host-us", "x"),
         (*RATE, "--host-us", "5", "--cann-us", "5"),
         (*RATE, "--engine", "[]"),
+        (*RATE, "max_num_seqs=4"),
+        (*RATE, "--sweep", "tp"),
+        (*RATE, "--sweep", "tp=1,1"),
+        (*RATE, "--sweep", "tp=1,"),
+        (*RATE, "--sweep", "tp=0"),
+        (*RATE, "--sweep", "graph=1"),
+        (*RATE, "--sweep", "rate=0"),
+        (*RATE, "--sweep", "tp=1,2", "tp=4"),
+        (*RATE, "--sweep", "max_num_seqs=" + ",".join(map(str, range(1, 70)))),
+        (*RATE, "--sweep", "dp=2,4"),  # each of them is refused
+        ("--sweep", "tp=1,2"),
     ],
 )
 def test_options_that_exclude_each_other_or_mean_nothing_are_refused(tmp_path, monkeypatch, words):
@@ -60,7 +71,8 @@ def test_measured_host_gives_the_time_of_calls_and_between_steps(small_model_fol
     settings = EngineSettings("vllm-ascend-0.18", (), tp=8)
     where = VersionOptions(root="data")
     host = HostOptions(cann_us="10")
-    times = CallTimes(find_model("qwen3-32b"), settings, where, None, "48,8,2", host)
+    database = Durations(where, None, "48,8,2", host)
+    times = CallTimes(find_model("qwen3-32b"), settings, database)
     matmul = "ACLNN aclnnMatmul(bf16[4,512]:ND, bf16[512,1024]:ND/1,512, bf16[4,1024]:ND, 1)"
     assert times.duration_of(matmul) == Duration(0, 0)  # before the load is served
     times.duration_of("RUN 0")
@@ -70,5 +82,8 @@ def test_measured_host_gives_the_time_of_calls_and_between_steps(small_model_fol
     assert times.duration_of("HOST record").host_ns == pytest.approx(3000, rel=0.02)
     assert times.duration_of("HOST update").host_ns == pytest.approx(5000, rel=0.02)
     assert times.duration_of("HOST step").host_ns == pytest.approx(400_000, rel=0.02)
+    times.count(matmul, 3)
     times.duration_of("RUN 2")  # at the upper ends
+    times.count(matmul, 5)  # of another run
+    assert [(row.record.kernel_type, row.times) for row in times.budget()] == [("MatMulV2", 3)]
     assert times.duration_of(matmul).host_ns > found.host_ns

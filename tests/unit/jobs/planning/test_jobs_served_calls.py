@@ -9,7 +9,7 @@ from collector.engine.recorded_calls import pass_of_call
 from collector.ranks.topology import Grid
 from jobs.campaign.source_kinds import StepCollectives
 from jobs.planning.predicted_passes import launches_of
-from jobs.planning.served_calls import ASSUMED, served_call
+from jobs.planning.served_calls import ASSUMED, device_budget, served_call
 from tests.unit.jobs.planning.test_jobs_step_time import assumed, known, timer
 
 pytestmark = pytest.mark.fast
@@ -39,6 +39,15 @@ def test_launch_takes_time_of_the_host_and_its_duration():
 def test_message_waits_for_other_ranks():
     found = called(MESSAGE)
     assert found.device_us == (130, 120, 150)
+
+
+def test_width_of_the_device_is_that_of_all_its_calls():
+    other = MATMUL.replace(", 1)", ", 0)")  # a call of the same case
+    calls = [(called(MATMUL), 30), (called(other), 20), (called("HOST copy(1, 4096, 0)"), 1)]
+    rows = device_budget(calls)
+    assert [(row.times, row.width_us) for row in rows[:1]] == [(50, 1500)]
+    assert sum(row.share for row in rows) == pytest.approx(1)
+    assert rows[1].launch is None and rows[1].times == 1
 
 
 def test_copy_is_assumed():
