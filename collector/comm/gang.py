@@ -22,7 +22,7 @@ from typing import Protocol
 
 from collector.codec.errors import BadInput, OpmeterError
 from collector.comm import rank_files
-from collector.host.cann import with_custom_opp
+from collector.host.custom_operators import with_custom_opp
 from collector.host.network import check_links, interface_address, tls_switches
 from collector.host.npus import check_health
 from collector.host.stack import CPU_ALLOCATOR, installed_vllm

@@ -10,10 +10,10 @@ import torch
 from torch.autograd.profiler import profile
 
 from collector.codec.errors import BadInput, HostFault
-from collector.codec.files import scratch_folder
+from collector.codec.scratch import scratch_folder
 from collector.comm.kernels import KERNEL_DETAILS, Span, nccl_spans, npu_spans
 from collector.host import imports
-from collector.host.machine import available_memory_bytes
+from collector.host.space import available_memory_bytes
 from collector.replay.kineto import kernel_events
 from collector.replay.recording import SACRIFICES_OF_A_WINDOW, Launching, sacrifice
 

@@ -25,7 +25,6 @@ from collector.database.state import TEXT, State
 from collector.model.row import value_of
 from collector.ops.registry import family_of
 from collector.quality.canaries import SessionFactor
-from collector.quality.disturbances import lowered_us
 from collector.quality.evidence import (
     Evidence,
     Floats,
@@ -37,6 +36,7 @@ from collector.quality.evidence import (
 )
 from collector.quality.imported import TAIL_DEGREES, imported_interval
 from collector.quality.pooled import StackIntervals, stack_intervals
+from collector.quality.profiler_limits import lowered_us
 from collector.quality.statistics import student_t_factor
 from collector.quality.variance import Origin, VariancePrior, fit, prior_of
 from collector.ranks.collective import is_collective

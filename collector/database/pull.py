@@ -16,13 +16,11 @@ from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import (
     MOST_TABLE_BYTES,
     check_case,
-    fresh_folder,
     open_own_file,
     read_small_file,
     refuse_links,
-    replace_folder,
-    restore_folder,
 )
+from collector.codec.scratch import fresh_folder, replace_folder, restore_folder
 from collector.database.commits import Commit
 from collector.database.layout import OP_MAPPING, collective_folder
 from collector.database.manifest import SnapshotManifest, read_file, read_manifest, tree_files

@@ -40,8 +40,8 @@ from collector.model.measurement import IMPORTED
 from collector.model.record import ProfileStatistics
 from collector.model.row import value_of
 from collector.model.vocabulary import BASE_CELLS
-from collector.quality.disturbances import is_near_lower_bound, lowered_us
 from collector.quality.gates import warnings_cell
+from collector.quality.profiler_limits import is_near_lower_bound, lowered_us
 from collector.ranks import collective
 from collector.ranks.collective import Cells, CollectiveCase, CollectiveFacts
 from collector.ranks.experts import EXPERT_LOADS, IMBALANCE

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput, HostFault, NoDevice
 from collector.codec.text import did_you_mean
-from collector.host.cann import cann_runtime, cann_version, find_kernel_libraries, installed_version
+from collector.host.cann import cann_runtime, cann_version
 from collector.host.event_devices import EventDevices, find_event_devices
 from collector.host.gpus import Gpu, list_gpus
+from collector.host.kernel_libraries import find_kernel_libraries, installed_version
 from collector.host.machine import this_cpu
 from collector.host.npus import Board, Npu, board_of, cube_cores_of, device_name, list_npus
 from collector.model.stack import BACKEND_SYNONYMS, BACKENDS, EVENTS, Stack, runtime_details

@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from collector.host.cann import cann_version, installed_version
+from collector.host.cann import cann_version
+from collector.host.kernel_libraries import installed_version
 from collector.host.machine import read_text
 from collector.host.stack import installed_torch
 

@@ -23,7 +23,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from collector.codec.errors import BadInput
-from collector.codec.files import open_own_file, refuse_pointer, scratch_folder
+from collector.codec.files import open_own_file, refuse_pointer
+from collector.codec.scratch import scratch_folder
 from collector.profiles.databases import export_kernels, is_export
 from collector.profiles.discovery import (
     CAPTURE_FACTS,

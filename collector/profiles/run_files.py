@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from collector.codec.errors import BadInput
-from collector.codec.files import scratch_folder
+from collector.codec.scratch import scratch_folder
 from collector.model.record import MOST_BEFORE
 from collector.profiles.blocks import (
     STARTS_US,

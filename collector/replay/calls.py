@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from collector.codec.errors import OpmeterError
-from collector.codec.files import scratch_folder
-from collector.host import cann
+from collector.codec.scratch import scratch_folder
+from collector.host import custom_operators, kernel_libraries
 from collector.host.operator_library import has_static_kernels, static_kernel_problem
 from collector.model.case import Case
 from collector.model.measurement import Library
@@ -230,7 +230,7 @@ class NpuCalls:
             found = selected_function(op, case, self._environment)
             # The release of the library, as `releases.csv` spells it; empty if not installed.
             library = library_of(found.call).replace("-", "_")
-            version = cann.installed_version(library)
+            version = kernel_libraries.installed_version(library)
             release = f"{library}-{version}" if version else ""
             refused = why_unsupported(op.kernel, release, ROWS_OF_950 if is_of_950 else "")
             self._selections[place] = replace(found, refused=found.refused or refused)
@@ -282,7 +282,7 @@ def _load_atb(environment: Mapping[str, str]) -> None:
 
 
 def _find_custom_opp(environment: Mapping[str, str]) -> None:
-    if problem := cann.custom_opp_problem(environment):
+    if problem := custom_operators.custom_opp_problem(environment):
         raise NoOperator(problem)
 
 

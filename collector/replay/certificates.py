@@ -22,15 +22,8 @@ from collector.model.stack import EVENTS
 from collector.ops.floor import lower_bound_us
 from collector.ops.references import canary_records
 from collector.quality.canaries import drift
-from collector.quality.disturbances import (
-    around,
-    disturbance_of_readings,
-    disturbance_warnings,
-    gap_share,
-    session_disturbance,
-    states,
-    undisturbed,
-)
+from collector.quality.device_disturbances import around, disturbance_of_readings, states
+from collector.quality.disturbances import disturbance_warnings, session_disturbance, undisturbed
 from collector.quality.gates import (
     cores_worked_longer,
     implausible,
@@ -39,6 +32,7 @@ from collector.quality.gates import (
     timing_warnings,
 )
 from collector.quality.identity import Identity, Substitution
+from collector.quality.profiler_limits import gap_share
 from collector.quality.reconcile import Attribution
 from collector.quality.statistics import find_trend, student_t_factor, summarise_repeats, two_modes
 from collector.quality.variance import prior_of_backend

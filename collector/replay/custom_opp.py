@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from collector.host import cann
+from collector.host import custom_operators
 from collector.host.machine import read_text
 from collector.ops.releases import CFunction, launched_by
 
@@ -27,7 +27,7 @@ _OWN = 2  # the last arguments: workspace size and executor
 def mismatched_function(kernel_type: str, environment: Mapping[str, str]) -> str:
     """Return why the custom OPP of an environment may not run an operator's call; empty if it
     has no such function, or one that takes what torch_npu passes."""
-    for folder in cann.custom_opp_folders(environment):
+    for folder in custom_operators.custom_opp_folders(environment):
         declared = _declared(folder)
         for passed in launched_by(kernel_type):
             taken = declared.get(passed.name)
@@ -44,7 +44,7 @@ def is_in_custom_opp(kernel_type: str, environment: Mapping[str, str]) -> bool:
     """Return whether the custom OPP of an environment has a function that launches the kernel,
     so that torch_npu uses that one."""
     names = {function.name for function in launched_by(kernel_type)}
-    folders = cann.custom_opp_folders(environment)
+    folders = custom_operators.custom_opp_folders(environment)
     return any(
         names & ({*_declared(folder)} | library_functions_of_opp(folder)) for folder in folders
     )
@@ -54,7 +54,7 @@ def is_in_custom_opp(kernel_type: str, environment: Mapping[str, str]) -> bool:
 def library_functions_of_opp(folder: Path) -> frozenset[str]:
     """Return the aclnn functions of a custom OPP's library, which is read as a file and never
     loaded."""
-    return functions_of_library(folder / cann.API_LIBRARY)
+    return functions_of_library(folder / custom_operators.API_LIBRARY)
 
 
 def functions_of_library(library: Path) -> frozenset[str]:

@@ -15,10 +15,12 @@ import torch
 from collector.codec.errors import BadInput
 from collector.codec.text import GIB, MIB
 from collector.host.cann import FAKE_MARK, KEYS_SHIM, RUNTIME_LIBRARY, is_loaded
+from collector.host.cores import ThreadWaits
 from collector.host.gpus import open_gpu
-from collector.host.machine import available_memory_bytes, this_cpu
+from collector.host.machine import this_cpu
 from collector.host.npus import device_names, slice_problem
-from collector.host.processes import RateLimited, ThreadWaits
+from collector.host.rate_limit import RateLimited
+from collector.host.space import available_memory_bytes
 from collector.host.stack import gpu_device
 from collector.model.case import Case
 from collector.model.measurement import Condition

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from collector.codec.errors import OpmeterError
-from collector.host.machine import free_bytes
+from collector.host.space import free_bytes
 from collector.model.plan import MOST_LAUNCHES
 
 # Data on disk per launch: its task and PMU records, host events, and the rows made of them.

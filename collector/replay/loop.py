@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from collector.codec.errors import CaseRejected
-from collector.host.processes import RateLimited
+from collector.host.rate_limit import RateLimited
 from collector.model.measurement import CONTEXT, Outcome
 from collector.replay.calls import NoOperator
 from collector.replay.cases import CaseReplay

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from collector.codec.errors import OpmeterError
 from collector.codec.text import GIB
-from collector.host.machine import GroupMemory
+from collector.host.space import GroupMemory
 from collector.model.case import Case
 
 _FULL = 0.9  # of a container's limit

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.codec.errors import OpmeterError
-from collector.host.cann import with_custom_opp, without_custom_opp
+from collector.host.custom_operators import with_custom_opp, without_custom_opp
 from collector.host.event_devices import AUTOLOAD, autoload_of
 from collector.host.gpus import CUDA_ORDER
-from collector.host.machine import free_bytes
 from collector.host.operator_library import make_private_library, static_kernel_problem
+from collector.host.space import free_bytes
 from collector.host.stack import CPU_ALLOCATOR
 from collector.model.measurement import Library
 from collector.model.vocabulary import LIBRARY

@@ -17,7 +17,7 @@ from pathlib import Path
 from collector.codec.canonical import decode_object
 from collector.codec.errors import BadInput, OpmeterError
 from collector.host import imports
-from collector.host.cann import custom_opp_folders
+from collector.host.custom_operators import custom_opp_folders
 from collector.ops.registry import all_ops
 from collector.replay.custom_opp import functions_of_library, library_functions_of_opp
 from collector.replay.process import session_environment

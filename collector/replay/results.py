@@ -18,8 +18,9 @@ from collector.codec.errors import BadInput
 from collector.model.measurement import Measurement, Provenance
 from collector.model.stack import EVENTS
 from collector.model.vocabulary import ACCELERATOR_CORE, core_class
-from collector.quality.disturbances import clock_step_us, idle_clocks, profiler_lower_bound_us
+from collector.quality.device_disturbances import idle_clocks
 from collector.quality.identity import Expectation
+from collector.quality.profiler_limits import clock_step_us, profiler_lower_bound_us
 from collector.quality.reconcile import attribute, mark_of
 from collector.replay.certificates import Certificates, with_canary_readings, with_session_warning
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, Journal, read_journal

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from collector.host.machine import container_memory
 from collector.host.npus import NpuCondition, open_npu
 from collector.host.operator_library import remove_private_library
+from collector.host.space import container_memory
 from collector.replay import msprof
 from collector.replay.disk_space import check_space
 from collector.replay.journal import (

@@ -17,15 +17,8 @@ from typing import Any, Self
 
 from collector import __version__
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.files import (
-    MOST_TABLE_BYTES,
-    check_writable,
-    fresh_folder,
-    is_temporary,
-    move_files,
-    read_small_file,
-    refuse_links,
-)
+from collector.codec.files import MOST_TABLE_BYTES, check_writable, read_small_file, refuse_links
+from collector.codec.scratch import fresh_folder, is_temporary, move_files
 from collector.codec.table import table_bytes
 from collector.codec.text import whole_in_one_line
 from collector.store.atomic import write_whole

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from collector import __version__
 from collector.codec.errors import BadInput, OpmeterError
-from collector.codec.files import check_writable, scratch_folder
+from collector.codec.files import check_writable
+from collector.codec.scratch import scratch_folder
 from collector.database import layout
 from collector.database.tree import duration_us, record_of_row
 from collector.host.peaks_file import stored_peaks

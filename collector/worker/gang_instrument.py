@@ -35,7 +35,7 @@ from collector.comm.timing import (
     over_all,
     relative_spread,
 )
-from collector.host.processes import CoreTime
+from collector.host.cores import CoreTime
 from collector.measuring.batches import RawRecords, SessionResults, Unmeasured
 from collector.measuring.instrument import Keep, OnProgress, SessionSettings, case_limit_s
 from collector.model.case import Case

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Protocol
 
 from collector.comm.gang import StartRanks
-from collector.host.machine import free_bytes, this_node
+from collector.host.machine import this_node
 from collector.host.peaks_file import stored_peaks
+from collector.host.space import free_bytes
 from collector.host.stack import device_serial, local_stack
 from collector.measuring.instrument import (
     Instrument,

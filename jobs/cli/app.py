@@ -20,7 +20,7 @@ from collector.codec.errors import BadInput, DamagedObject, NoDevice, NoStore, O
 from collector.host import imports
 from collector.host.faults import describe_fault, describe_system_fault
 from collector.host.processes import end_at_once, open_standard_streams
-from jobs.cli import capture, cluster, database, model, report, trace
+from jobs.cli import capture, cluster, database, launch, model, report, trace
 from jobs.cli.comm import LISTS, comm_command, validate_command
 from jobs.cli.comm_dfc import DFC_LISTS, PROBE_LISTS, dfc_command, probe_dfc_command
 from jobs.cli.compare import compare_command
@@ -60,7 +60,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
     },
     "Database": {},
     "Cluster": {
-        "launch": cluster.launch_command,
+        "launch": launch.launch_command,
         "pause": cluster.pause_command,
         "cancel": cluster.cancel_command,
         "logs": cluster.logs_command,

@@ -129,7 +129,7 @@ def emulate_command(
       opmeter emulate qwen3-32b --concurrency 32 --sweep tp=4,8 max_num_seqs=16,64 --report front
       opmeter emulate qwen3-32b --layout tp=4 --rate 2 -- --max-num-batched-tokens 4096
     """
-    from collector.codec.files import scratch_folder
+    from collector.codec.scratch import scratch_folder
     from collector.engine.engine_process import (
         EngineSettings,
         GraphMode,

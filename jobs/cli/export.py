@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.files import fresh_folder, move_files, refuse_links
+from collector.codec.files import refuse_links
+from collector.codec.scratch import fresh_folder, move_files
 from collector.codec.text import counted
 from jobs.cli import options
 from jobs.cli.query import opened_version

@@ -68,7 +68,7 @@ def host_command(
       opmeter host qwen3-32b --layout tp=4
       opmeter host qwen3-32b --layout tp=4 --requests 16 --mode fallback --sessions 3
     """
-    from collector.codec.files import scratch_folder
+    from collector.codec.scratch import scratch_folder
     from collector.database.host_sessions import HostDecode
     from collector.engine.engine_process import (
         EngineSettings,

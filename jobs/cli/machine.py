@@ -203,7 +203,7 @@ def selftest_command(
       opmeter selftest npu
       opmeter selftest cpu --only attribution
     """
-    from collector.codec.files import scratch_folder
+    from collector.codec.scratch import scratch_folder
     from collector.host.stack import device_locks, local_stack
     from collector.model.manifest import Verified
     from collector.replay.lock import DeviceLock

@@ -92,7 +92,7 @@ def run_ranks(
 
     `start` measures in the folder and reports how many of `total` are done.
     """
-    from collector.codec.files import scratch_folder
+    from collector.codec.scratch import scratch_folder
     from collector.comm.gang import GangFailed
     from jobs.cli.progress_view import view_for
 

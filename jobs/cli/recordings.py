@@ -81,7 +81,8 @@ def record_command(
     import logging
 
     from collector.codec.errors import file_errors
-    from collector.codec.files import check_writable, scratch_folder
+    from collector.codec.files import check_writable
+    from collector.codec.scratch import scratch_folder
     from collector.engine.engine_process import (
         EngineSettings,
         GraphMode,

@@ -12,7 +12,8 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.files import create_fresh, fresh_folder, move_files
+from collector.codec.files import create_fresh
+from collector.codec.scratch import fresh_folder, move_files
 from collector.codec.text import counted
 from jobs.cli.terminal import say
 

@@ -12,10 +12,12 @@ from collector.codec.text import counted
 from jobs.decide import wave_choice
 from jobs.decide.actions import Action, Announce, Delete, LaunchWave, RecordFailures
 from jobs.decide.findings import Findings, ending
-from jobs.decide.job_rules import JobShare, drained, obsolete, refused_by_store, scaling
+from jobs.decide.job_rules import drained
+from jobs.decide.job_shares import JobShare, obsolete, scaling
 from jobs.decide.observed import Desired, Observed
 from jobs.decide.pod_problems import warnings
 from jobs.decide.remaining_work import left_of, same_node
+from jobs.decide.suspensions import refused_by_store
 from jobs.objects.waves import Wave
 
 # A Job that completed is kept this long so that a user can read the logs of its pods.

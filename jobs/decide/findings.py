@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from collector.codec.text import counted
 from collector.model.measurement import Outcome
 from collector.worker.exit_codes import NOT_THE_SHARDS, ExitCode
-from jobs.decide import job_rules
+from jobs.decide import job_rules, job_shares, suspensions
 from jobs.decide.actions import Announce, Finish, GiveUp, Merge, Replan
 from jobs.decide.observed import WORKER, Desired, JobView, Observed, PodView
 from jobs.decide.pod_problems import lost_indexes, node_failures, stuck_while_others_run
@@ -362,7 +362,7 @@ class Findings:
         self.jobs = [
             job
             for job in observed.jobs
-            if job.component == WORKER and not job_rules.why_obsolete(job, desired)
+            if job.component == WORKER and not job_shares.why_obsolete(job, desired)
         ]
         self.live = [job for job in self.jobs if job.is_live and job.wave in observed.by_hash]
         # The nodes: the quarantined ones, and those that the next wave also avoids. If nodes may
@@ -455,7 +455,7 @@ class Findings:
             and job.name not in self.suspensions
             and not (
                 self.desired.paused
-                or job_rules.is_held(job)
+                or suspensions.is_held(job)
                 or is_managed_elsewhere(job, self.desired)
             )
         ]
@@ -491,23 +491,23 @@ class Findings:
         is_whole = job.gang or is_managed_elsewhere(job, self.desired)
         return [] if is_whole and kept != found else kept
 
-    def _to_suspend(self) -> Iterator[tuple[str, job_rules.Suspension]]:
+    def _to_suspend(self) -> Iterator[tuple[str, suspensions.Suspension]]:
         half = incomplete_gangs(self.observed)
         busy = bool(half)
         for job in self.live:
             if job.gang and job.suspended:
                 why = self._why_gang_rests(job, busy=busy)
                 if why:
-                    yield job.name, job_rules.Suspension("GangWaits", why)
-                busy |= not why and not job_rules.is_held(job)
+                    yield job.name, suspensions.Suspension("GangWaits", why)
+                busy |= not why and not suspensions.is_held(job)
                 continue
             # One of them was complete and lost a pod while the other started.
             if job in half[1:]:
                 why = f"{half[0].name} also waits for its pods"
-                yield job.name, job_rules.Suspension("GangWaits", why)
+                yield job.name, suspensions.Suspension("GangWaits", why)
                 continue
             wave = self.observed.by_hash[job.wave]
-            if stops := job_rules.suspension(job, wave, self.observed.pods_of(job), self.avoid):
+            if stops := suspensions.suspension(job, wave, self.observed.pods_of(job), self.avoid):
                 yield job.name, stops
 
     def _why_gang_rests(self, job: JobView, *, busy: bool) -> str:
@@ -524,7 +524,7 @@ class Findings:
         free = self.desired.workers - self.waiting(only_begun=True)
         if free >= needs or self.desired.kueue:
             return ""
-        if needs <= self.desired.workers and not (self.desired.paused or job_rules.is_held(job)):
+        if needs <= self.desired.workers and not (self.desired.paused or suspensions.is_held(job)):
             self.next_gang = self.next_gang or job
         return f"it needs {needs} workers, and {max(0, free)} are free"
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput, HostFault, StoreError
 from collector.codec.text import GIB
-from collector.host.cann import KEYS_SHIM, installed_version, is_loaded
-from collector.host.machine import available_memory_bytes, free_bytes, this_cpu
+from collector.host.cann import KEYS_SHIM, is_loaded
+from collector.host.kernel_libraries import installed_version
+from collector.host.machine import this_cpu
+from collector.host.space import available_memory_bytes, free_bytes
 from collector.host.stack import installed_torch, local_stack
 from collector.model.plan import MOST_LAUNCHES
 from collector.model.stack import PROFILED

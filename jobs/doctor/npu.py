@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from collector.codec.errors import BadInput, HostFault
-from collector.codec.files import scratch_folder
+from collector.codec.scratch import scratch_folder
 from collector.codec.text import percent
 from collector.host.cann import cann_version
 from collector.host.npus import check_health, cube_cores_of, list_npus

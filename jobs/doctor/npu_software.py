@@ -14,13 +14,8 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput, HostFault
 from collector.codec.text import MIB
-from collector.host.cann import (
-    cann_version,
-    custom_opp_problem,
-    names_cann,
-    set_env_script,
-    with_custom_opp,
-)
+from collector.host.cann import cann_version, names_cann, set_env_script
+from collector.host.custom_operators import custom_opp_problem, with_custom_opp
 from collector.host.npus import board_of, list_npus
 from collector.host.operator_library import static_kernel_bytes, static_kernel_problem
 from collector.host.processes import output_of

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
 from collector.codec.errors import BadInput
-from collector.codec.files import scratch_folder
+from collector.codec.scratch import scratch_folder
 from collector.codec.text import counted
 from collector.database.merge import SINGLE_WRITER, Guard
 from collector.host.operator_library import static_kernel_problem

@@ -1,31 +1,15 @@
-"""The cases of a plan: measured, left to surface models, repeated and measured twice.
+"""The cases of a plan: chosen, priced, and measured again where that narrows most. Pure."""
 
-Pure.
-"""
-
-from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
-from math import ceil, floor, fsum, inf, log10, sqrt
-from types import MappingProxyType
+from math import ceil, fsum, inf, sqrt
 
-import numpy as np
-
-from collector.codec.canonical import short_hash
 from collector.codec.errors import BadInput
-from collector.model.case import Case
 from collector.model.manifest import Usage
 from collector.model.plan import Forecast, devices_for
 from collector.model.stack import Stack
-from collector.ops.refusals import DECLARATION_ERRORS, FindOperator, refusal
-from collector.ops.sizes import SizeGroup, dimension_count, length_lists, list_sizes, size_group
-from collector.ops.together import lengths_of
-from collector.ranks.gangs import is_of_gangs
-from collector.surfaces.axes import axes_of
-from collector.surfaces.base import Work, by_tensor, monomial_through, work_on
-from collector.surfaces.rounds import LEAST_BUDGET, Known, PointBudget, Points, next_round
-from jobs.campaign.campaign_file import REPEAT_SHARE, Campaign, SamplingSettings
+from collector.ops.refusals import FindOperator
+from jobs.campaign.campaign_file import Campaign
 from jobs.planning import shard_cutting
 from jobs.planning.candidates import (
     Candidate,
@@ -37,149 +21,8 @@ from jobs.planning.candidates import (
     price,
 )
 from jobs.planning.forecast import Peaks, SessionCost
+from jobs.planning.second_sessions import repeated_shards
 from jobs.planning.shard_cutting import CutShard
-
-# The curves of a campaign: cases of one kernel that differ only in their sizes are points of a
-# surface, and its durations can be learnt from a part of the points. Pure.
-
-
-@dataclass(frozen=True, slots=True)
-class Surface:
-    """Cases that differ only in their sizes, ordered by case id, and their points."""
-
-    case_ids: tuple[str, ...]
-    points: Points
-
-
-def find_surfaces(
-    cases: Iterable[tuple[str, Case]], find: FindOperator, backend: str, least: int
-) -> list[Surface]:
-    """Return the surfaces with at least `least` points among the cases.
-
-    Cases over several ranks, refused cases and cases with an empty tensor are not on any surface.
-    """
-    groups: dict[SizeGroup, list[tuple[str, Case]]] = defaultdict(list)
-    for case_id, case in cases:
-        if case.inputs is not None and not is_of_gangs(case):
-            groups[size_group(case)].append((case_id, case))
-    large = (sorted(group) for group in groups.values() if len(group) >= least)
-    found = (_surface(group, find, backend) for group in large)
-    return [surface for surface in found if len(surface.case_ids) >= least]
-
-
-def _surface(group: Sequence[tuple[str, Case]], find: FindOperator, backend: str) -> Surface:
-    ids, rows, operations = [], [], []
-    for case_id, case in group:
-        known = _operations(case, find, backend)
-        lengths = lengths_of(case)
-        if known is not None and min(lengths, default=0) > 0:
-            ids.append(case_id)
-            rows.append([*lengths, *list_sizes(length_lists(case))])
-            operations.append(known)
-    if not ids:
-        return Surface((), Points(np.empty((0, 0)), Work()))
-    case, columns = group[0][1], np.array(rows, np.int64)
-    columns[:, list(size_group(case).free)] = 0
-    axes = axes_of(columns, range(len(lengths_of(case)), columns.shape[1])).axes or (0,)
-    sizes = columns[:, axes].astype(np.float64)
-    slots = (*(case.inputs or ()), *(case.outputs or ()))
-    tensors, count = by_tensor(list(map(dimension_count, slots)), columns), len(case.inputs or ())
-    power_law = monomial_through(sizes, np.array(operations, np.float64))
-    return Surface(
-        tuple(ids), Points(sizes, work_on(sizes, tensors[:count], tensors[count:], power_law))
-    )
-
-
-def _operations(case: Case, find: FindOperator, backend: str) -> float | None:
-    op = find(case.kernel_type)
-    if op is None or refusal(case, find, backend) is not None:
-        return None
-    try:
-        return op.flops(case)
-    except DECLARATION_ERRORS:
-        return None
-
-
-# Which cases of a campaign's curves a round measures if the model of each surface predicts the
-# others. Pure and stateless: the next round follows from the results so far.
-
-
-@dataclass(frozen=True, slots=True)
-class CasesLeftOut:
-    """The cases that a round leaves out.
-
-    `unsure` of them are not known to the tolerance. The round requests `learning` cases of
-    surfaces; if there are any, another round follows."""
-
-    left_out: frozenset[str] = frozenset()
-    unsure: int = 0
-    learning: int = 0
-
-
-def left_out_cases(
-    candidates: Sequence[Candidate], request: "PlanRequest", find: FindOperator
-) -> CasesLeftOut:
-    """Return the candidates that the next round leaves out.
-
-    Candidates that are on no surface large enough for a model are not left out.
-
-    Example: for a curve of 1,000 cases and a share of 25 %, the first round requests 110 cases that
-    train the model and 50 that check how well it predicts the others, and leaves out 840. Two more
-    rounds request 90 in total where the model is unsure, unless it is sure before."""
-    head_results, settings = request.head_results, request.campaign.sampling
-    if settings is None:
-        return CasesLeftOut()
-    cases = (
-        (candidate.record.case_id, candidate.record.case)
-        for candidate in candidates
-        if not candidate.weight.in_tree or candidate.record.case_id in head_results
-    )
-    least = int(np.ceil(LEAST_BUDGET / settings.share))
-    surfaces = find_surfaces(cases, find, request.campaign.backend, least)
-    found = [_spared_of(surface, head_results, settings) for surface in surfaces]
-    return CasesLeftOut(
-        frozenset().union(*(one.left_out for one in found)),
-        sum(one.unsure for one in found),
-        sum(one.learning for one in found),
-    )
-
-
-def _spared_of(
-    surface: Surface, head_results: Mapping[str, HeadResult], settings: SamplingSettings
-) -> CasesLeftOut:
-    known, budget = _known(surface, head_results, settings)
-    found = next_round(surface.points, known, budget, settings.tolerance)
-    is_left = ~known.requested
-    is_left[found.points_to_measure] = False
-    left = np.flatnonzero(is_left)
-    unsure = int(np.sum(found.half_widths[left] > np.log1p(settings.tolerance)))
-    return CasesLeftOut(
-        frozenset(surface.case_ids[at] for at in left), unsure, len(found.points_to_measure)
-    )
-
-
-def _known(
-    surface: Surface, head_results: Mapping[str, HeadResult], settings: SamplingSettings
-) -> tuple[Known, PointBudget]:
-    """Return the known points of a surface.
-
-    Case ids are hashes, so the first ids are a random sample."""
-    values = [head_results.get(case_id) for case_id in surface.case_ids]
-    budget = PointBudget(int(settings.share * len(values)))
-    known = Known(
-        requested=np.array([result is not None for result in values]),
-        duration_us=np.array([_duration_us(result) for result in values], np.float64),
-        checks=np.arange(len(values)) < budget.checks,
-    )
-    return known, budget
-
-
-def _duration_us(result: HeadResult | None) -> float:
-    """Return the duration of a good result. Suspect results are used too.
-
-    A suspect duration is a few percent off, and its case is measured again anyway."""
-    return (result.mean_us or np.nan) if result is not None and result.is_good else np.nan
-
 
 # Which measured cases a plan measures again under `update: precision`: those whose intervals narrow
 # most per second of one more session. Pure.
@@ -231,90 +74,6 @@ def _narrowed(item: PricedCase, head_results: Mapping[str, HeadResult]) -> float
         return 0.0
     sessions, reach = result.interval.sessions, result.interval.reach
     return reach * (1 - sqrt(sessions / (sessions + 1)))
-
-
-# Which cases a plan measures a second time, in separate shards: in other sessions and, with several
-# devices, mostly on other devices. The differences are the basis of the intervals.
-#
-# The cases are drawn by a pseudo-random choice that follows from the plan, not from knowledge of a
-# case, and equally often from each decade of durations. A worker cannot recognise them. Pure.
-
-_OF_DECADE = 12  # more cases of one decade would add little information
-_LEAST_REPEATED = 12  # cases of a small plan, for which the share alone would give one or two
-_FEWEST = 4  # fewer cases do not justify a session
-_COST_SHARE = 0.03  # of the plan's time in cases
-_ALL_SHARE = 0.048  # of the plan's time, with session starts; canaries take the rest
-_MOST_SHARDS = 12
-
-NO_LANES: Mapping[str, int] = MappingProxyType({})
-
-
-def repeated_shards(
-    priced: Sequence[PricedCase],
-    share: float,
-    *,
-    total_s: float,
-    start_s: float,
-    token: object,
-    lanes: Mapping[str, int] = NO_LANES,
-) -> list[list[PricedCase]]:
-    """Return the cases to measure a second time, as the shards that hold them.
-
-    More sessions give more information. With their starts of `start_s` each, they cost at most 4.8
-    % of the plan's `total_s`, or more if the share is above the default; each has at least four
-    cases. Cases that one device should measure first (`lanes` maps case ids to devices) are
-    together, so that the shard can go to another device.
-
-    Example: for a plan of 120 s and a session start of 5 s, the budget of 5.76 s pays for one
-    session and cases of 0.76 s."""
-    budget_s = _ALL_SHARE * _more(share) * total_s
-    cases = repeated_cases(priced, share, token, most_s=budget_s - start_s)
-    affordable = int((budget_s - fsum(item.cost_s for item in cases)) / start_s)
-    count = min(affordable, _MOST_SHARDS, len(cases) // _FEWEST)
-    if not count:
-        return []
-    by_lane = sorted(cases, key=lambda item: lanes.get(item.candidate.record.case_id, 0))
-    if len(set(lanes.values())) > 1:
-        ends = [len(cases) * end // count for end in range(count + 1)]
-        return [by_lane[begin:end] for begin, end in pairwise(ends)]
-    dealt = shard_cutting.longest_first([item.cost_s for item in cases], count)
-    return [[cases[at] for at in shard] for shard in dealt]
-
-
-def repeated_cases(
-    priced: Sequence[PricedCase], share: float, token: object, most_s: float = inf
-) -> list[PricedCase]:
-    """Return the cases to measure a second time, all with the same number of ranks.
-
-    The number is this share of the cases: at least twelve of a small plan, at most twelve per
-    decade. They cost no more than 3 % of all and no more than `most_s`. The limits of twelve per
-    decade and 3 % grow with a share above the default. `token` determines which cases are chosen.
-    """
-    able = [item for item in priced if item.launch_s > 0]
-    more = _more(share)
-    repeat_count = max(ceil(share * len(able)), _LEAST_REPEATED) if share else 0
-    left_s = min(_COST_SHARE * more * fsum(item.cost_s for item in priced), most_s)
-    chosen: list[PricedCase] = []
-    for item in _by_turns(able, ceil(_OF_DECADE * more), token):
-        if len(chosen) == repeat_count:
-            break
-        if item.cost_s <= left_s:
-            left_s -= item.cost_s
-            chosen.append(item)
-    return chosen
-
-
-def _more(share: float) -> float:
-    return max(1.0, share / REPEAT_SHARE)
-
-
-def _by_turns(able: Sequence[PricedCase], most: int, token: object) -> Iterator[PricedCase]:
-    """Yield one case of each decade in turn, shortest decade first, at most `most` of each."""
-    decades: dict[int, list[PricedCase]] = {}
-    for item in sorted(able, key=lambda item: short_hash([item.candidate.record.case_id, token])):
-        decades.setdefault(floor(log10(item.launch_s)), []).append(item)
-    turns = zip_longest(*(decades[decade][:most] for decade in sorted(decades)))
-    return (item for turn in turns for item in turn if item is not None)
 
 
 # The request for a round. Pure.

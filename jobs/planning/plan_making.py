@@ -24,9 +24,10 @@ from collector.ops.refusals import FindOperator
 from jobs.campaign.campaign_file import Campaign
 from jobs.planning import plan_cases, shard_cutting
 from jobs.planning.candidates import Candidate, PricedCase, distinct_cases, only_operators
+from jobs.planning.curve_cases import CasesLeftOut, left_out_cases
 from jobs.planning.forecast import SessionCost, peaks_of, session_cost, with_overheads
 from jobs.planning.gaps import Shares, refused_cases, shares
-from jobs.planning.plan_cases import CasesLeftOut, PlanRequest
+from jobs.planning.plan_cases import PlanRequest
 from jobs.planning.shard_cutting import CutShard
 from jobs.planning.upgrades import KernelSample, UpgradeRound, upgrade_round
 
@@ -81,7 +82,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     campaign = request.campaign
     candidates = only_operators(distinct_cases(request.sources), campaign.operators)
     upgrade = _upgrade_round(candidates, request)
-    left = plan_cases.left_out_cases(candidates, request, find)
+    left = left_out_cases(candidates, request, find)
     if upgrade.sample or upgrade.reused:
         waiting = upgrade.waiting
         left = CasesLeftOut(waiting | upgrade.reused, len(waiting), len(upgrade.sample))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, DamagedObject, NotFound, stored
-from collector.codec.files import read_small_file, scratch_folder
+from collector.codec.files import read_small_file
+from collector.codec.scratch import scratch_folder
 from collector.codec.text import counted
 from collector.database.layout import OP_MAPPING, is_result
 from collector.database.op_mapping import check_op_mapping

@@ -18,7 +18,7 @@ from pathlib import Path
 from collector import __version__
 from collector.codec.canonical import readable_json
 from collector.codec.errors import HostFault, file_errors
-from collector.host.cann import installed_version
+from collector.host.kernel_libraries import installed_version
 from collector.host.npus import run_npu_smi
 from collector.model import keys
 from collector.model.manifest import Verified, verified_from_json, verified_hash, verified_to_json

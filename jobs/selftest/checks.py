@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from collector.codec.errors import BadInput, OpmeterError
 from collector.codec.text import counted
-from collector.host.cann import with_custom_opp
+from collector.host.custom_operators import with_custom_opp
 from collector.ops.registry import all_ops
 from collector.ops.releases import why_unsupported
 from collector.replay.custom_opp import mismatched_function

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from collector.codec.errors import BadInput
-from collector.codec.files import scratch_folder
+from collector.codec.scratch import scratch_folder
 from collector.model.plan import MeasureSettings
 from collector.model.record import CaseRecord
 from collector.ops.own import Operator, OperatorFile, load_operator_file

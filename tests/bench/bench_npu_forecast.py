@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from collector.host.machine import used_bytes  # noqa: E402
+from collector.host.space import used_bytes  # noqa: E402
 from collector.measuring import instrument  # noqa: E402
 from collector.measuring.batches import Batches, SessionSize  # noqa: E402
 from collector.model.manifest import Usage  # noqa: E402

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.autograd.profiler import profile, record_function
 
-from collector.host.processes import ThreadWaits
+from collector.host.cores import ThreadWaits
 from collector.model.case import Slot, tensor_cells
 from collector.model.record import CaseRecord, ProfileStatistics
 from collector.model.vocabulary import ACCELERATOR_CORE, OP_STATE

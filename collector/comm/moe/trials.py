@@ -26,7 +26,7 @@ from collector.comm.moe.reference import (
     make_tokens,
     outputs_agree,
 )
-from collector.host.cann import custom_opp_problem
+from collector.host.custom_operators import custom_opp_problem
 from collector.ranks import distribution
 from collector.ranks.distribution import DistributeCall
 from collector.ranks.experts import ExpertCall

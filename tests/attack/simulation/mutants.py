@@ -13,7 +13,7 @@ from collector.database import commits, merge
 from collector.model import keys
 from collector.model.manifest import shard_commit_to_json
 from collector.worker import answers, attempt
-from jobs.decide import decision, findings, job_rules
+from jobs.decide import decision, findings, job_shares
 from jobs.decide.actions import Finish
 from jobs.objects.waves import NodeFailures
 
@@ -81,7 +81,7 @@ def _waits_for_it(self: Any, job: Any) -> bool:
     return False
 
 
-_SHARE = job_rules._share
+_SHARE = job_shares._share
 _COMMIT = attempt.Attempt.commit
 _FINAL = answers.final_measurements
 
@@ -92,9 +92,9 @@ MUTANTS: dict[str, Patch] = {
     "failures are no answers": (answers, "final_measurements", _final_forgets),
     "a merge that never has nothing to do": (merge._Step, "is_nothing", property(_no_difference)),
     "a quarantine of every node": (NodeFailures, "quarantined", _quarantines_all),
-    "each wave takes every device": (job_rules, "_share", _everyone_at_once),
+    "each wave takes every device": (job_shares, "_share", _everyone_at_once),
     "a campaign that is finished when it pleases": (decision, "ending", _nothing_left),
-    "a gang that is narrowed": (job_rules, "_share", _as_many_as_left),
+    "a gang that is narrowed": (job_shares, "_share", _as_many_as_left),
     "a gang that waits for a lost node": (findings.Findings, "is_broken", _waits_for_it),
 }
 

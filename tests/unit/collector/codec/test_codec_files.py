@@ -12,9 +12,8 @@ import pytest
 from collector.codec import files
 from collector.codec.canonical import json_value
 from collector.codec.errors import BadInput
-from collector.codec.files import (
-    check_case,
-    check_writable,
+from collector.codec.files import check_case, check_writable
+from collector.codec.scratch import (
     fresh_folder,
     move_files,
     replace_folder,

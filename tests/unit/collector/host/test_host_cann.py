@@ -6,15 +6,9 @@ import sys
 
 import pytest
 
-from collector.host.cann import (
-    FAKE_MARK,
-    RUNTIME_LIBRARY,
-    cann_runtime,
-    cann_version,
-    custom_opp_problem,
-    find_kernel_libraries,
-    with_custom_opp,
-)
+from collector.host.cann import FAKE_MARK, RUNTIME_LIBRARY, cann_runtime, cann_version
+from collector.host.custom_operators import custom_opp_problem, with_custom_opp
+from collector.host.kernel_libraries import find_kernel_libraries
 from collector.model.stack import Runtime
 from tests.unit.collector.naming import names
 

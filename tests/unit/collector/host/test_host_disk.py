@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from collector.codec.errors import BadInput
-from collector.host.machine import free_bytes, used_bytes, volume_of
+from collector.host.space import free_bytes, used_bytes, volume_of
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.host.machine import available_memory_bytes, container_memory
+from collector.host.space import available_memory_bytes, container_memory
 
 pytestmark = pytest.mark.fast
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.host.processes import RateLimited
+from collector.host.rate_limit import RateLimited
 from collector.model.measurement import Condition
 
 pytestmark = pytest.mark.fast

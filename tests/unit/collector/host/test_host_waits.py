@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from collector.host.processes import CoreTime, ThreadWaits
+from collector.host.cores import CoreTime, ThreadWaits
 
 pytestmark = pytest.mark.fast
 

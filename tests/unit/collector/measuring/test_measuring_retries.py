@@ -15,7 +15,7 @@ from collector.model.measurement import (
 )
 from collector.model.plan import ShardCase
 from collector.quality.canaries import DRIFTED
-from collector.quality.disturbances import disturbance_of_readings
+from collector.quality.device_disturbances import disturbance_of_readings
 from tests.unit.collector.measuring.pretending import record
 
 pytestmark = pytest.mark.fast

@@ -10,10 +10,10 @@ from collector.quality.canaries import (
     SessionReadings,
     device_factors,
 )
-from collector.quality.disturbances import clock_step_us
 from collector.quality.evidence import SessionMeans, Trust, evidence_of, medians
 from collector.quality.gates import LEAST_CASES, WorkCurve, find_hidden_work, larger_and_faster
 from collector.quality.pooled import pooled_means
+from collector.quality.profiler_limits import clock_step_us
 from collector.quality.statistics import accept
 from collector.quality.variance import VariancePrior, fit, variance_parts
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.quality.disturbances import clock_step_us
+from collector.quality.profiler_limits import clock_step_us
 from collector.quality.statistics import summarise_repeats
 
 pytestmark = pytest.mark.fast

@@ -9,13 +9,13 @@ from collector.model.measurement import (
     DeviceState,
     Disturbance,
 )
-from collector.quality.disturbances import (
+from collector.quality.device_disturbances import (
     around,
     disturbance_of_readings,
-    disturbance_warnings,
     idle_clocks,
     states,
 )
+from collector.quality.disturbances import disturbance_warnings
 from collector.quality.gates import gate_of_warning
 from tests.unit.collector.naming import names
 

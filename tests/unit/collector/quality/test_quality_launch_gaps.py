@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.quality.disturbances import gap_share
+from collector.quality.profiler_limits import gap_share
 
 pytestmark = pytest.mark.fast
 

@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.quality.disturbances import is_near_lower_bound, lowered_us, profiler_lower_bound_us
+from collector.quality.profiler_limits import (
+    is_near_lower_bound,
+    lowered_us,
+    profiler_lower_bound_us,
+)
 
 pytestmark = pytest.mark.fast
 

@@ -9,7 +9,7 @@ import pytest
 from collector.codec.errors import CaseRejected
 from collector.engine.calls import parse_call
 from collector.engine.environments import STACKS
-from collector.host.cann import without_custom_opp
+from collector.host.custom_operators import without_custom_opp
 from collector.measuring.batches import Batches
 from collector.model.measurement import Library
 from collector.model.plan import ShardCase

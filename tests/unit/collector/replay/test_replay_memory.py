@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.host.machine import GroupMemory
+from collector.host.space import GroupMemory
 from collector.replay.memory_limits import too_much
 from tests.unit.collector.naming import names
 

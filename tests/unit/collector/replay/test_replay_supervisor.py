@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.host.machine import GroupMemory
+from collector.host.space import GroupMemory
 from collector.model.measurement import Outcome
 from collector.model.plan import Limits
 from collector.replay.journal import BUILDING, IMPORTING, JOURNAL, JournalWriter, read_journal

@@ -11,7 +11,7 @@ import pytest
 
 from collector.codec.errors import BadInput, StoreUnavailable
 from collector.store.in_memory import MemoryStore
-from jobs.cli import cluster, opening
+from jobs.cli import launch, opening
 from jobs.cli.opening import Stores
 from jobs.controller import controller, loop
 from jobs.kube import leader_election
@@ -92,10 +92,10 @@ def test_launch_watches_every_campaign_and_ends_with_its_own(monkeypatch):
     monkeypatch.setattr(leader_election, "Election", lambda *given: election)
     monkeypatch.setattr(controller, "Controller", Looking)
     monkeypatch.setattr(loop, "Changes", watching)
-    monkeypatch.setattr(cluster, "stop_on_signals", threading.Event)
+    monkeypatch.setattr(launch, "stop_on_signals", threading.Event)
     monkeypatch.setattr(loop, "run_forever", lambda *a, **k: forever(*a, **k, interval_s=0.0))
     bench = SimpleNamespace(namespace="bench")
-    assert cluster._watch(bench, "mine", (MINE, FROM_HERE)) == 0
+    assert launch._watch(bench, "mine", (MINE, FROM_HERE)) == 0
     assert seen == [SELECTOR, "released"]
 
 
@@ -109,7 +109,7 @@ def test_printed_follow_up_command_works_locally(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(Cluster, "connect", lambda namespace, **settings: bench)
     (tmp_path / "c.yaml").write_text(TEXT.format("mine"))
     root = str(tmp_path / "store")
-    code = cluster.launch_command(str(tmp_path / "c.yaml"), image="here/a:1", store=MINE, root=root)
+    code = launch.launch_command(str(tmp_path / "c.yaml"), image="here/a:1", store=MINE, root=root)
     assert code == 0
     assert [one["data"]["root"] for one in applied_there] == [MINE]
     printed = capsys.readouterr()
@@ -139,7 +139,7 @@ def test_launch_refuses_operators_that_pods_cannot_measure(
     store = tmp_path / "store"
     given = {"image": "here/a:1", "store": MINE, "root": str(store), "dry_run": dry_run}
     with pytest.raises(BadInput, match=why):
-        cluster.launch_command(str(tmp_path / "c.yaml"), **given)
+        launch.launch_command(str(tmp_path / "c.yaml"), **given)
     assert not applied_there and not store.exists()
 
 
@@ -160,7 +160,7 @@ def test_launch_warns_that_no_controller_leads(monkeypatch, capsys, tmp_path):
         (killed, "pod-a1 has not renewed its Lease in namespace bench", True),
     ):
         fake.leases[leader_election.LEASE] = lease
-        assert cluster.launch_command(str(tmp_path / "c.yaml"), **given, dry_run=dry_run) == 0
+        assert launch.launch_command(str(tmp_path / "c.yaml"), **given, dry_run=dry_run) == 0
         printed = capsys.readouterr()
         (line,) = [one for one in printed.err.splitlines() if one.startswith("controller: ")]
         assert words in line and "opmeter controller --namespace bench" in line
@@ -170,7 +170,7 @@ def test_launch_warns_that_no_controller_leads(monkeypatch, capsys, tmp_path):
         raise ClusterAway("the API server does not respond")
 
     fake.before = away
-    assert cluster.launch_command(str(tmp_path / "c.yaml"), **given, dry_run=True) == 0
+    assert launch.launch_command(str(tmp_path / "c.yaml"), **given, dry_run=True) == 0
     assert "not known whether one leads" in capsys.readouterr().err
 
 
@@ -181,6 +181,6 @@ def test_dry_run_without_a_cluster_says_nothing_about_controllers(monkeypatch, c
     monkeypatch.setattr(Cluster, "connect", connect)
     (tmp_path / "c.yaml").write_text(TEXT.format("mine"))
     given = {"image": "here/a:1", "store": MINE, "root": str(tmp_path / "store")}
-    assert cluster.launch_command(str(tmp_path / "c.yaml"), **given, dry_run=True) == 0
+    assert launch.launch_command(str(tmp_path / "c.yaml"), **given, dry_run=True) == 0
     printed = capsys.readouterr()
     assert "controller: " not in printed.err and "namespace: default" in printed.out

@@ -8,7 +8,7 @@ import yaml
 from collector.codec.errors import BadInput
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import RunOptions, campaign_from_text
-from jobs.cli.cluster import launch_command
+from jobs.cli.launch import launch_command
 from jobs.controller.launching import first_objects, named_probe
 from jobs.objects.applied_campaign import applied_from
 from jobs.objects.deployment import Deployment

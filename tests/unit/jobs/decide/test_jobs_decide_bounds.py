@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from collector.model.plan import PlannedShard
-from jobs.decide.job_rules import suspension
 from jobs.decide.observed import Desired, Observed
 from jobs.decide.pod_problems import STUCK_S
+from jobs.decide.suspensions import suspension
 from jobs.decide.wave_choice import reserved
 from jobs.objects.waves import Wave
 from tests.unit.jobs.decide.test_jobs_rule_examples import job_of, nodes_of, pod_of

@@ -9,10 +9,12 @@ from collector.worker.exit_codes import ExitCode
 from jobs.decide.actions import Delete, LaunchWave, Merge, Scale
 from jobs.decide.decision import decide
 from jobs.decide.findings import ending, judge, refusal
-from jobs.decide.job_rules import JobShare, drained, kept_indexes, scaling, suspension
+from jobs.decide.job_rules import drained, kept_indexes
+from jobs.decide.job_shares import JobShare, scaling
 from jobs.decide.observed import WORKER, Desired, JobView, NodeView, Observed, PodView
 from jobs.decide.pod_problems import lost_indexes, node_failures, not_starting
 from jobs.decide.remaining_work import Remaining
+from jobs.decide.suspensions import suspension
 from jobs.decide.wave_choice import queued_launches, queueing, wave_without_job
 from jobs.objects.waves import NodeFailure, NodeFailures, Wave, wave_size
 from tests.unit.jobs.plans import plan_of, shards_of

@@ -10,7 +10,7 @@ from collector.ranks.experts import ExpertCall
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.forecast import FLUSH_BYTES, predict_routed
-from jobs.planning.plan_cases import repeated_shards
+from jobs.planning.second_sessions import repeated_shards
 from jobs.planning.shard_cutting import Packing
 from jobs.planning.workload import workload_of
 from tests.unit.jobs.planning.test_jobs_forecast import PEAKS

@@ -12,8 +12,8 @@ from collector.model.plan import plan_from_json, plan_to_json, read_shard
 from collector.model.record import CaseRecord
 from jobs.planning.candidates import Candidate, PricedCase, Weight
 from jobs.planning.gaps import describe_forecast
-from jobs.planning.plan_cases import repeated_cases, repeated_shards
 from jobs.planning.plan_making import inputs_hash
+from jobs.planning.second_sessions import repeated_cases, repeated_shards
 from tests.unit.jobs.planning.test_jobs_plan_making import (
     OWN,
     STACK,

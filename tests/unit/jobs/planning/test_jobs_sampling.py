@@ -9,8 +9,8 @@ from collector.model.plan import plan_from_json, plan_to_json
 from collector.model.record import CaseRecord
 from collector.surfaces.rounds import Known, PointBudget, next_round
 from jobs.planning.candidates import HeadResult
+from jobs.planning.curve_cases import find_surfaces
 from jobs.planning.gaps import describe_forecast
-from jobs.planning.plan_cases import find_surfaces
 from jobs.planning.plan_making import inputs_hash, make_plan
 from tests.unit.jobs.planning.test_jobs_plan_making import (
     OPERATORS,
