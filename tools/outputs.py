@@ -48,6 +48,10 @@ _NOT_RUN = {
     "device_time_by_source: {[name]: number}, to_halve: {cases: [text], device_min, left}}; a "
     "`value` is null where only the range is known. With `--sweep`, {version, configurations: "
     "[...]}, of which one may be {configuration, npus, refused}",
+    "step FOLDER": "requires a captured pass, and prints {pass, version, time_us, low_us, high_us, "
+    "measured, fitted_to, calls, host_call: {value, low, high}, parts_us: {[name]: number}, "
+    "kernels: [{kernel_type, factor: {value, low, high}, time: {launches, alone_us, "
+    "neighbours_us, unknown_us}}]}",
     "host": "requires a serving stack, and prints the rows that `opmeter db list` has",
 }
 # The commands in the order in which they run, and the same command again, where what it prints

@@ -1,6 +1,7 @@
 """`opmeter capture`: profiles of running programs, and whether they can be used."""
 
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,13 +21,14 @@ from collector.capture.settings import (
 from collector.codec.errors import BadInput, OpmeterError, file_errors
 from collector.codec.text import share_of
 from collector.store.atomic import write_whole
-from jobs.cli.options import RootOption, VersionOptions, WorkloadOptions
+from jobs.cli.options import OperatorsOption, RootOption, VersionOptions, WorkloadOptions
 from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
     from collector.capture.verdict import RankVerdict
 
 _UNUSABLE = 1
+_BEFORE = 4  # passes in which the capture finds the module, and begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,59 @@ def capture_run_command(
     return code
 
 
+def pass_command(
+    case: Annotated[
+        str, typer.Argument(help="case of an operator with `is_pass`, as in `opmeter measure`")
+    ],
+    *,
+    operators: OperatorsOption = None,
+    output: Annotated[Path, typer.Option(help="folder for the capture")] = Path("prof"),
+    steps: Annotated[int, typer.Option(help="passes to record", min=1)] = 3,
+) -> int:
+    """Capture the operators of a pass of your own, on the CPU.
+
+    The folder is a source of a campaign, for the operators; its file pass.jsonl is another one, for
+    the pass as a whole. `opmeter step FOLDER` explains the one by the others.
+
+    \b
+    Example:
+      opmeter capture pass "MyDecoder 4,1;4,128 i64;f32" --operators my_ops.py --output prof/four
+    """
+    from collector.capture.program import run_captured
+    from collector.capture.verdict import verdicts
+    from collector.model.demand import MissedCase
+    from collector.ops.own import find_operator
+    from jobs.cli.measure import check_measurable
+    from jobs.cli.opening import declare_operators
+    from jobs.cli.query import written_cases
+    from jobs.planning.captured_pass import PASS_FILE
+    from jobs.planning.sources import completed_records
+    from opmeter.misses import MissLog
+    from opmeter.written_cases import records_of
+
+    files = declare_operators(operators)
+    (record,) = completed_records(records_of(written_cases([case], None, {})))
+    check_measurable([record], "cpu")
+    op = find_operator(record.kernel_type)
+    if op is None or not op.is_pass:
+        what = "expected an operator of --operators with is_pass=True"
+        raise BadInput(f"{record.kernel_type}: {what}")
+    file = next(one for one in files if one.hash == op.file)
+    log = MissLog(output / PASS_FILE)
+    log.add_case(
+        MissedCase(record.kernel_type, {**record.cells, **record.extra}, "captured", 1, 1.0)
+    )
+    with file_errors(output, "created"):
+        output.mkdir(parents=True)
+    log.write()
+    options = {"steps": steps, "trial": False}
+    injection = Injection(str(output.absolute()), options, "cpu", StepsBy.FORWARD)
+    repeated = ("-m", "collector.capture.passes", file.path, str(log.path), str(steps + _BEFORE))
+    if code := run_captured([sys.executable, *repeated], injection):
+        return code
+    return _say_verdicts(output, verdicts(output))
+
+
 def dynamic_command(
     folder: Annotated[Path, typer.Argument(help="folder that dynamic_profile.init was given")],
     *,
@@ -333,6 +388,7 @@ def analyse_command(
 
 COMMANDS: dict[str, Callable[..., int | None]] = {
     "run": capture_run_command,
+    "pass": pass_command,
     "check": check_command,
     "analyse": analyse_command,
     "dynamic": dynamic_command,

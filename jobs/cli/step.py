@@ -17,6 +17,7 @@ from collector.codec.errors import BadInput, file_errors
 from collector.codec.numbers import parse_number
 from collector.codec.text import counted, percent, time_text
 from jobs.cli import options
+from jobs.cli.captured_step import captured_step
 from jobs.cli.recordings import RECORDING_SUFFIX
 from jobs.cli.terminal import print_json, print_table, say, say_lines
 
@@ -42,7 +43,11 @@ _BUDGET = ("share", "width", "times", "each", "interval", "known by", "what make
 
 def step_command(
     model: Annotated[
-        str, typer.Argument(help="name of `opmeter model list`, a config.json, or a recording")
+        str,
+        typer.Argument(
+            help="name of `opmeter model list`, a config.json, a recording, or a folder of "
+            "`opmeter capture pass`"
+        ),
     ],
     *,
     layout: options.LayoutOption = "",
@@ -68,6 +73,16 @@ def step_command(
         Path | None,
         typer.Option(help="file to which the cases are added that narrow the interval most"),
     ] = None,
+    fit: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="captured passes, or a folder of them, to which the context factors of a captured "
+            "pass are fitted; may be repeated"
+        ),
+    ] = None,
+    against: Annotated[
+        bool, typer.Option("--against", help="compare a captured pass with its measured time")
+    ] = False,
     where: options.VersionOptions,
     device: options.NewDeviceOption = None,
     as_json: options.JsonOption = False,
@@ -85,7 +100,16 @@ def step_command(
       opmeter step qwen3-32b --layout tp=4 --requests 16 --context 4096
       opmeter step qwen3-32b --layout tp=4 --prompt 4096 --mode eager --host-us 40:90
       opmeter step qwen3-32b.json.gz --trace pass.json --misses to-measure.jsonl
+      opmeter step prof/four --fit prof --against
     """
+    if Path(model).is_dir():
+        given = (layout, requests, keys, prompt, mode, release, trace, misses, device)
+        if any(given) or host != options.HostOptions():
+            raise BadInput(f"{model}: a captured pass has its own load; see --fit and --against")
+        captured_step(Path(model), where, fit or (), against=against, as_json=as_json)
+        return
+    if fit or against:
+        raise BadInput("--fit, --against: expected a folder of `opmeter capture pass`")
     from jobs.planning.step_time import error_budget, narrowing
 
     if model.endswith(RECORDING_SUFFIX) and any((layout, requests, keys, prompt, mode, release)):

@@ -18,15 +18,6 @@ from opmeter.operators import Call, Operator
 TOP_EXPERTS = 2
 
 
-class Norm(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
-
-
 class Attention(nn.Module):
     def __init__(self, linear, width, heads, head):
         super().__init__()
@@ -34,19 +25,13 @@ class Attention(nn.Module):
         self.qkv = linear(width, 3 * heads * head)
         self.out = linear(heads * head, width)
 
-    def forward(self, x, keys, values, angles):
+    def forward(self, x, keys, values):
         batch, new, _ = x.shape
         qkv = self.qkv(x).view(batch, new, 3, self.heads, self.head).transpose(1, 3)
-        query, key = (self.rotated(qkv[:, :, at], angles) for at in (0, 1))
-        keys[:, :, -new:] = key
+        keys[:, :, -new:] = qkv[:, :, 1]
         values[:, :, -new:] = qkv[:, :, 2]
-        found = F.scaled_dot_product_attention(query, keys, values, is_causal=new > 1)
+        found = F.scaled_dot_product_attention(qkv[:, :, 0], keys, values, is_causal=new > 1)
         return self.out(found.transpose(1, 2).reshape(batch, new, -1))
-
-    def rotated(self, x, angles):
-        cos, sin = angles
-        low, high = x.chunk(2, -1)
-        return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
 
 
 class Dense(nn.Module):
@@ -84,33 +69,30 @@ class Layer(nn.Module):
     def __init__(self, attention, feed_forward, width):
         super().__init__()
         self.attention, self.feed_forward = attention, feed_forward
-        self.norms = nn.ModuleList(Norm(width) for _ in range(2))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
 
-    def forward(self, x, keys, values, angles):
-        x = x + self.attention(self.norms[0](x), keys, values, angles)
+    def forward(self, x, keys, values):
+        x = x + self.attention(self.norms[0](x), keys, values)
         return x + self.feed_forward(self.norms[1](x))
 
 
 class Decoder(nn.Module):
-    def __init__(self, layers, embedding, new, context, head):
+    def __init__(self, layers, embedding, places):
         super().__init__()
-        self.layers, self.norm = nn.ModuleList(layers), Norm(embedding.shape[1])
-        self.embedding = nn.Parameter(embedding)
-        angles = torch.outer(torch.arange(context)[-new:], 1e4 ** -torch.linspace(0, 1, head // 2))
-        self.register_buffer("cos", angles.cos())
-        self.register_buffer("sin", angles.sin())
+        self.layers, self.norm = nn.ModuleList(layers), nn.LayerNorm(embedding.shape[1])
+        self.embedding, self.places = nn.Parameter(embedding), nn.Parameter(places)
 
     def forward(self, tokens, keys, values):
-        x = F.embedding(tokens, self.embedding)
+        x = F.embedding(tokens, self.embedding) + self.places
         for at, layer in enumerate(self.layers):
-            x = layer(x, keys[at], values[at], (self.cos, self.sin))
+            x = layer(x, keys[at], values[at])
         return F.linear(self.norm(x[:, -1]), self.embedding)
 
 
 def arguments(case, make):
     """Make the module of a case, its tokens and its cache."""
     tokens, keys, values, embedding, up = case.inputs
-    layers, batch, heads, context, head = keys.shape
+    layers, _, heads, _, head = keys.shape
     width, hidden = up.shape[-2:]
 
     def linear(inputs, outputs):
@@ -127,7 +109,8 @@ def arguments(case, make):
         Layer(Attention(linear, width, heads, head), feed_forward(), width) for _ in range(layers)
     ]
     table = make.normal(embedding.shape, embedding.dtype)
-    module = Decoder(made, table, tokens.shape[1], context, head).eval().requires_grad_(False)
+    places = make.normal((tokens.shape[1], width), embedding.dtype)
+    module = Decoder(made, table, places).eval().requires_grad_(False)
     of_layers = (make.normal(slot.shape, slot.dtype) for slot in (keys, values))
     return Call(module, make.integers(tokens.shape, tokens.dtype, 0, table.shape[0]), *of_layers)
 
