@@ -245,7 +245,8 @@ class Transfer:
     It has the kernel type, the group by the profiler's name and its size (None if unknown), the
     bytes this rank sent to others, and the duration including waiting for others. `ranks` are the
     group's ranks (empty if the profile does not record them). `elements` and `dtype` are those of
-    the HCCL call, with HCCL's type names such as `FP32` (None if not recorded)."""
+    the HCCL call, with HCCL's type names such as `FP32` (None if not recorded). `name` is the one
+    of this collective on all ranks of its group, `hcom_allReduce__586_0_1`."""
 
     kernel_type: str
     group: str
@@ -255,6 +256,7 @@ class Transfer:
     ranks: tuple[int, ...] = ()
     elements: int | None = None
     dtype: str | None = None
+    name: str = ""
 
 
 def find_transfers(path: Path) -> tuple[Path, ...]:
@@ -335,7 +337,7 @@ def _transfer(
     duration_us = 1e3 * _number(times, "Elapse Time(ms)", path)
     ranks = groups.get(group, ())
     size, sent_bytes = len(ranks) or sizes.get(group), round(sent * _MB)
-    found = Transfer(kernel_type, group, size, sent_bytes, duration_us, ranks)
+    found = Transfer(kernel_type, group, size, sent_bytes, duration_us, ranks, name=plain_name)
     call = _parameters(recorded.get(CALL), f"{plain_name}, {CALL!r}", path)
     if (call := call or parameters.get(plain_name)) is None:
         return found

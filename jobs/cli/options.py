@@ -343,7 +343,8 @@ class HostOptions:
     wait_us: Annotated[
         str,
         typer.Option(
-            help="wait of a message for other ranks in us: 20 or LOW:HIGH  [default: 0:120]"
+            help="wait of a message for other ranks in us: 20, LOW:HIGH, or captures of several "
+            "ranks of one run  [default: 0:120]"
         ),
     ] = ""
     cann_us: Annotated[

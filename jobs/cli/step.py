@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ import typer
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.numbers import parse_number
 from collector.codec.text import counted, percent, time_text
+from collector.quality.statistics import percentile
 from jobs.cli import options
 from jobs.cli.captured_step import captured_step
 from jobs.cli.recordings import RECORDING_SUFFIX
@@ -309,8 +311,35 @@ def assumptions(given: options.HostOptions) -> StepAssumptions:
     if given.cann_us:
         usual = replace(usual, cann_call=_given("--cann-us", given.cann_us, usual.cann_call))
     if given.wait_us:
-        usual = replace(usual, wait=_given("--wait-us", given.wait_us, usual.wait))
+        is_captured = Path(given.wait_us).exists()
+        wait = _captured_waits(given.wait_us, usual.wait) if is_captured else None
+        usual = replace(usual, wait=wait or _given("--wait-us", given.wait_us, usual.wait))
     return usual
+
+
+def _captured_waits(path: str, usual: AssumedTime) -> AssumedTime:
+    """Return the waits of the messages of captured ranks. Raises BadInput unless two of them have
+    messages in common."""
+    from collector.comm.waits import message_waits
+    from collector.profiles.transfers import find_transfers, read_transfers
+
+    folders = find_transfers(Path(path))
+    found = message_waits(map(read_transfers, folders))
+    if not found.messages:
+        raise BadInput(
+            "expected captures of several ranks of one run with messages in common, got "
+            f"{counted(len(folders), 'rank')}",
+            path=path,
+        )
+    ordered = sorted(found.waits_us)
+    return replace(
+        usual,
+        value_us=fmean(ordered),
+        low_us=percentile(ordered, 0.025),
+        high_us=percentile(ordered, 0.975),
+        origin=f"of {found} in {path}",
+        samples=found.waits_us,
+    )
 
 
 def _given(option: str, text: str, usual: AssumedTime) -> AssumedTime:

@@ -36,7 +36,9 @@ EAGER, GRAPH = MODES = ("eager", "graph")
 
 @dataclass(frozen=True, slots=True)
 class AssumedTime:
-    """A time without data: its value and its range, in us, and where they are from."""
+    """A time without data in a database: its value and its range, in us, and where they are from.
+
+    samples   of a distribution, of which each occurrence has one"""
 
     name: str
     cause: Cause
@@ -44,12 +46,14 @@ class AssumedTime:
     low_us: float
     high_us: float
     origin: str = "assumed, no data"
+    samples: tuple[float, ...] = ()
 
     @property
     def quantity(self) -> Quantity:
-        """Return a new quantity of this time, whose occurrences are equal."""
+        """Return a new quantity of this time, whose occurrences are equal unless there are samples
+        of it."""
         ends = (self.value_us, self.low_us, self.high_us)
-        return Quantity(self.name, self.cause, *ends, self.name)
+        return Quantity(self.name, self.cause, *ends, self.name, self.samples)
 
 
 # Of a launch, a message or a copy, with all calls around it. vLLM-Ascend 0.18 without the time of

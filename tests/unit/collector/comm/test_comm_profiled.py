@@ -68,7 +68,10 @@ def test_run_is_found_without_its_total_row(run, tmp_path):
     assert find_transfers(run / "communication.json") == (run,)
     transfers = read_transfers(run)
     assert len(transfers) == 7
-    assert transfers[1] == Transfer("hcom_reduceScatter_", "22", 2, 1_000_000, 2000.0)
+    assert transfers[1] == Transfer(
+        "hcom_reduceScatter_", "22", 2, 1_000_000, 2000.0, name=transfers[1].name
+    )
+    assert transfers[1].name.startswith("hcom_reduceScatter__")
     assert {one.group: one.group_size for one in transfers} == {"22": 2, "44": 4, "0": None}
 
 
@@ -236,10 +239,12 @@ def test_trace_of_a_run_supplies_the_arguments_of_its_collectives(run):
         {"name": "hcom_allReduce__8_3_1", "args": args},
     ]
     (run / "trace_view.json").write_text(json.dumps(events))
-    by_group = {one.group: one for one in read_transfers(run) if one.elements}
-    assert by_group == {
-        "44": Transfer("hcom_allReduce_", "44", 4, 3_000_000, 1000.0, (), 500_001, "FP32"),
-        "0": Transfer("hcom_allReduce_", "0", 8, 0, 250.0, (), 500_001, "FP32"),
+    found = {one.name: one for one in read_transfers(run) if one.elements}
+    called = ((), 500_001, "FP32")
+    first, second = (event["name"] for event in events)
+    assert found == {
+        first: Transfer("hcom_allReduce_", "44", 4, 3_000_000, 1000.0, *called, first),
+        second: Transfer("hcom_allReduce_", "0", 8, 0, 250.0, *called, second),
     }
 
 
