@@ -72,7 +72,7 @@ from jobs.planning.demand import standard_from_text
 from tests.fixtures.profiles.database import write_database
 from tests.fixtures.profiles.variants import (
     LAYOUTS,
-    Told,
+    ProfileRow,
     collective,
     profile_bytes,
     unknown_inputs,
@@ -433,8 +433,10 @@ _HCCL_TEST = (
 )
 _MARKER = b'{"commit": 1, "content_hash": "ab", "runtime": "real", "files": {"a/Add.csv": "cd"}}'
 _LAUNCHES = (
-    Told(start="100.000\t"),
-    Told("MatMulV2", '"64,32;32,16"', out_shapes='"64,16"', core="AI_CORE", start="200.500\t"),
+    ProfileRow(start="100.000\t"),
+    ProfileRow(
+        "MatMulV2", '"64,32;32,16"', out_shapes='"64,16"', core="AI_CORE", start="200.500\t"
+    ),
     collective("300.0\t", "40.25"),
     unknown_inputs("MemSet", start="400.0\t"),
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
+from tests.fixtures.profiles.variants import ProfileRow, collective, unknown_inputs, write_profile
 from tests.truth.shares import NAMED, main, profiles_in
 from tests.unit.collector.naming import names
 
@@ -23,9 +23,9 @@ GOALS = {
 def test_time_is_divided_and_refused_cases_are_named_with_their_rule(tmp_path, capsys):
     start = 1764246877083
     rows = [
-        Told(duration="60.0", start=f"{start}000.000"),
-        Told("Conv3D", duration="30.0", start=f"{start}100.000"),
-        Told("NoSuch", duration="0.1", start=f"{start}200.000"),
+        ProfileRow(duration="60.0", start=f"{start}000.000"),
+        ProfileRow("Conv3D", duration="30.0", start=f"{start}100.000"),
+        ProfileRow("NoSuch", duration="0.1", start=f"{start}200.000"),
         unknown_inputs("MemSet", duration="9.9", start=f"{start}300.000"),
         collective(f"{start}400.000", "100.0"),
     ]

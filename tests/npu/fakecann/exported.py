@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.fixtures.profiles.database import write_database
-from tests.fixtures.profiles.variants import Told
+from tests.fixtures.profiles.variants import ProfileRow
 from tests.npu.fakecann.summary import Task, cells_of_task
 
 
@@ -13,14 +13,14 @@ def write_kernels(tasks: Iterable[Task], path: Path) -> None:
     write_database(path, (_reported(task, number) for number, task in enumerate(tasks)))
 
 
-def _reported(task: Task, number: int) -> Told:
+def _reported(task: Task, number: int) -> ProfileRow:
     cells = cells_of_task(task, number)
     sides = [
         cells.get(f"{side} {what}", "N/A")
         for side in ("Input", "Output")
         for what in ("Shapes", "Data Types", "Formats")
     ]
-    return Told(
+    return ProfileRow(
         task.kernel,
         *sides,
         core=task.core,

@@ -31,7 +31,7 @@ from collector.singlehost.parse import parse_profile
 from collector.singlehost.version_files import VersionFiles
 from jobs.campaign.campaign_file import load_campaign
 from jobs.objects.site import load_site
-from tests.fixtures.profiles.variants import Told, profile_bytes
+from tests.fixtures.profiles.variants import ProfileRow, profile_bytes
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_scratch_folder_of_a_killed_process_is_removed_by_any_later_one(temporar
 
 def test_archive_of_a_killed_parse_is_removed_by_the_next(temporary, tmp_path):
     archive = tmp_path / "kernel_details.csv.gz"
-    archive.write_bytes(gzip.compress(profile_bytes("K5", [Told()])))
+    archive.write_bytes(gzip.compress(profile_bytes("K5", [ProfileRow()])))
     killed_within(unpacked([archive]))
     (left,) = temporary.iterdir()
     assert list(left.rglob("kernel_details.csv"))
@@ -131,7 +131,7 @@ def test_case_of_names_matters_only_where_the_file_system_ignores_it(tmp_path, m
 @pytest.mark.fast
 def test_tree_on_a_file_system_that_ignores_case_is_not_written_over(tmp_path, monkeypatch):
     tree, profile = tmp_path / "tree", tmp_path / "kernel_details.csv"
-    profile.write_bytes(profile_bytes("K5", [Told("Add"), Told("ADD")]))
+    profile.write_bytes(profile_bytes("K5", [ProfileRow("Add"), ProfileRow("ADD")]))
     parse_profile([profile], tree)
     assert {path.name for path in tree.iterdir()} == {"Add.csv", "ADD.csv"}
     monkeypatch.setattr(files, "ignores_case", lambda folder: True)

@@ -16,14 +16,14 @@ from collector.codec.errors import BadInput
 from collector.profiles import archives
 from collector.profiles.kernel_details import read_profile
 from tests.fixtures.profiles.database import write_database
-from tests.fixtures.profiles.variants import LAYOUTS, Told, profile_bytes
+from tests.fixtures.profiles.variants import LAYOUTS, ProfileRow, profile_bytes
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
 LAYOUT = next(name for name, (file, *_) in LAYOUTS.items() if file.startswith("kernel_details"))
 ROWS = [
-    Told("Add", "4,8;4,8", "FLOAT;FLOAT", "ND;ND", "4,8", "FLOAT", "ND", duration=f"{us}.0")
+    ProfileRow("Add", "4,8;4,8", "FLOAT;FLOAT", "ND;ND", "4,8", "FLOAT", "ND", duration=f"{us}.0")
     for us in (3, 5)
 ]
 TABLE = profile_bytes(LAYOUT, ROWS)
@@ -305,7 +305,7 @@ def test_folder_of_another_tool_is_refused_with_its_contents(tmp_path, name, nam
 
 def test_numeric_kernel_type_is_a_bad_row(tmp_path):
     path = tmp_path / "kernel_details.csv"
-    bad = Told("0", "4,8;4,8", "FLOAT;FLOAT", "ND;ND", "4,8", "FLOAT", "ND")
+    bad = ProfileRow("0", "4,8;4,8", "FLOAT;FLOAT", "ND;ND", "4,8", "FLOAT", "ND")
     path.write_bytes(profile_bytes(LAYOUT, [*ROWS, bad]))
     with pytest.raises(BadInput, match=naming("kernel_details.csv:4:", "Type")):
         read_profile([path])

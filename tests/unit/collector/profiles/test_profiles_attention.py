@@ -14,7 +14,7 @@ from collector.profiles.attention import (
     read_operator_rows,
 )
 from collector.profiles.kernel_details import read_profile
-from tests.fixtures.profiles.variants import Told, write_profile
+from tests.fixtures.profiles.variants import ProfileRow, write_profile
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
@@ -27,7 +27,7 @@ COLUMNS = ("Name", "Input Shapes", "Call Stack", "Host Self Duration(us)")
 def fia(shapes=DECODE, duration="10.000"):
     slots = ";" * (30 - shapes.count(";"))
     cells = ("DT_BF16;DT_BF16;DT_BF16", "ND;ND;ND", '"128,4,128"', "DT_BF16", "ND", "MIX_AIC")
-    return Told(KERNEL, f'"{shapes}{slots}"', *cells, duration=duration)
+    return ProfileRow(KERNEL, f'"{shapes}{slots}"', *cells, duration=duration)
 
 
 def slots_of(count, **at):
@@ -60,7 +60,7 @@ def runtime(profile):
 
 
 def test_kernel_row_without_an_operator_supplies_its_shapes(folder):
-    (cells,) = runtime(read_profile([write_profile(folder, "K6", [fia(), Told()])]))
+    (cells,) = runtime(read_profile([write_profile(folder, "K6", [fia(), ProfileRow()])]))
     assert cells == {
         SOURCE_PROFILE: "rank0_ascend_pt",
         LENGTHS_SHAPE: "128",
@@ -112,7 +112,7 @@ def test_rows_are_paired_in_order_and_block_tables_distinguish_cases(folder):
         for width, table in zip((128, 64), tables, strict=True)
     ]
     write_operators(folder, *operators, *operators)
-    rows = [fia(shapes[0]), fia(shapes[1]), Told(), fia(shapes[0]), fia(shapes[1])]
+    rows = [fia(shapes[0]), fia(shapes[1]), ProfileRow(), fia(shapes[0]), fia(shapes[1])]
     profile = read_profile([write_profile(folder, "K6", rows)])
     assert [cells[BLOCK_TABLE_SHAPE] for cells in runtime(profile)] == list(tables)
     assert profile.report.pairings[0].warning == ""
@@ -155,7 +155,7 @@ def test_other_operators_of_real_files_are_ignored(real_profiles):
 
 
 def test_bad_file_of_operators_is_refused_or_skipped(folder):
-    path = write_profile(folder, "K6", [fia(), Told()])
+    path = write_profile(folder, "K6", [fia(), ProfileRow()])
     details = folder / "operator_details.csv"
     details.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 7\n")
     with pytest.raises(BadInput) as refused:
@@ -166,6 +166,8 @@ def test_bad_file_of_operators_is_refused_or_skipped(folder):
 
 
 def test_folder_name_that_is_a_formula_is_not_recorded_as_source(tmp_path):
-    path = write_profile(tmp_path / "=cmd|x!A0" / "ASCEND_PROFILER_OUTPUT", "K6", [fia(), Told()])
+    path = write_profile(
+        tmp_path / "=cmd|x!A0" / "ASCEND_PROFILER_OUTPUT", "K6", [fia(), ProfileRow()]
+    )
     (cells,) = runtime(read_profile([path]))
     assert cells.get(SOURCE_PROFILE, "") == "" and cells[LENGTHS_SHAPE] == "128"

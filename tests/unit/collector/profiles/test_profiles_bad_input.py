@@ -15,7 +15,7 @@ from collector.profiles.kernel_details import read_profile
 from collector.profiles.launches import read_op_summary
 from tests.fixtures.profiles.variants import (
     LAYOUTS,
-    Told,
+    ProfileRow,
     collective,
     profile_bytes,
     write_profile,
@@ -30,7 +30,7 @@ BAD_LINE = 4
 
 
 def table():
-    data = profile_bytes("K5", [Told(duration=f"{number}.000") for number in range(1, 6)])
+    data = profile_bytes("K5", [ProfileRow(duration=f"{number}.000") for number in range(1, 6)])
     return list(csv.reader(io.StringIO(data.decode(), newline="")))
 
 
@@ -174,12 +174,12 @@ def test_lines_are_counted_through_cells_of_several_lines(tmp_path):
             ("git lfs pull",),
             None,
         ),
-        (profile_bytes("K5", [Told()]).decode().encode("utf-16"), ("UTF-16",), 1),
+        (profile_bytes("K5", [ProfileRow()]).decode().encode("utf-16"), ("UTF-16",), 1),
         (b"PK\x03\x04\n\0\0\x08", ("binary",), 2),
-        (profile_bytes("K5", [Told(), Told(name="a\0b")]), ("binary",), 3),
+        (profile_bytes("K5", [ProfileRow(), ProfileRow(name="a\0b")]), ("binary",), 3),
         ("Größe,Type\n1,2\n".encode("latin-1"), ("UTF-8",), 1),
         (
-            profile_bytes("K5", [Told()]) + b'"unclosed,' + b"1,2\n" * 40_000,
+            profile_bytes("K5", [ProfileRow()]) + b'"unclosed,' + b"1,2\n" * 40_000,
             ("quote",),
             3,
         ),
@@ -210,7 +210,7 @@ def test_file_that_is_not_a_profile_is_skipped_on_request(tmp_path, data):
     path.write_bytes(data)
     with pytest.raises(BadInput) as error:
         read_profile([path])
-    good = write_profile(tmp_path / "good", "K5", [Told()])
+    good = write_profile(tmp_path / "good", "K5", [ProfileRow()])
     profile = read_profile([tmp_path], skip_bad_rows=True)
     assert profile.report.unusable == (str(error.value),)
     assert str(path) in str(error.value)
@@ -220,7 +220,7 @@ def test_file_that_is_not_a_profile_is_skipped_on_request(tmp_path, data):
 
 def test_unclosed_quote_at_the_end_is_a_short_row(tmp_path):
     path = tmp_path / "kernel_details.csv"
-    path.write_bytes(profile_bytes("K5", [Told()]) + b'13,0,"4294967295\r\n')
+    path.write_bytes(profile_bytes("K5", [ProfileRow()]) + b'13,0,"4294967295\r\n')
     with pytest.raises(BadInput, match=naming(47, 3)) as error:
         read_profile([path])
     assert error.value.line == 3
@@ -252,7 +252,7 @@ def test_overlong_lines_and_rows_are_refused_within_bounds(tmp_path, monkeypatch
     monkeypatch.setattr(table_module, "LONGEST_ROW", 20_000)
     monkeypatch.setattr(rows_module, "_MOST_BLANK", 100)
     monkeypatch.setattr(blocks, "PIECE_BYTES", 5_000)
-    data, path = profile_bytes("K5", [Told()]), tmp_path / "kernel_details.csv"
+    data, path = profile_bytes("K5", [ProfileRow()]), tmp_path / "kernel_details.csv"
     for tail, line in (
         (b"x" * 20_000, 3),
         (b" " * 20_000, 3),
@@ -278,7 +278,7 @@ def test_file_of_too_many_bad_rows_is_unusable(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "_MOST_SKIPPED", 3)
     path = tmp_path / "kernel_details.csv"
     for bad, unusable in ((3, 0), (4, 1)):
-        path.write_bytes(profile_bytes("K5", [Told()]) + b"1,2\n" * bad)
+        path.write_bytes(profile_bytes("K5", [ProfileRow()]) + b"1,2\n" * bad)
         report = read_profile([path], skip_bad_rows=True).report
         assert (len(report.unusable), len(report.skipped)) == (unusable, 0 if unusable else bad)
 
@@ -289,7 +289,7 @@ OVERFLOWN = "18446744073709551.615"  # 2 ** 64 - 1 ns
 def timed(*launches, **more):
     """Return launches of one stream by their start and duration, in microseconds."""
     return [
-        Told(start=f"1764246877{start:06d}.000\t", duration=duration, **more)
+        ProfileRow(start=f"1764246877{start:06d}.000\t", duration=duration, **more)
         for start, duration in launches
     ]
 
@@ -331,7 +331,7 @@ def test_launches_that_may_overlap_are_accepted(tmp_path):
 
 def test_start_is_a_time_or_unknown(tmp_path):
     for text, is_read in (("", True), ("N/A", True), ("1.76e+15", True), ("soon", False)):
-        rows = [Told(), Told(start=text)]
+        rows = [ProfileRow(), ProfileRow(start=text)]
         path = write_profile(tmp_path / (text or "empty").replace("/", ""), "K5", rows)
         report = read_profile([path], skip_bad_rows=True).report
         assert (report.rows, len(report.skipped)) == ((2, 0) if is_read else (1, 1)), text

@@ -7,11 +7,11 @@ import pytest
 from collector.codec.errors import BadInput
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.transfers import find_transfers
-from tests.fixtures.profiles.variants import Told, profile_bytes
+from tests.fixtures.profiles.variants import ProfileRow, profile_bytes
 
 pytestmark = pytest.mark.fast
 
-TABLE = profile_bytes("K5", [Told()])
+TABLE = profile_bytes("K5", [ProfileRow()])
 # The files of a capture by its processing state (torch_npu 2.7, msprof of CANN 8.3).
 RAW = {
     "host_1_20260801_ascend_pt": ("FRAMEWORK/torch.op_mark", "PROF_000001_2026_A/host/start_info"),

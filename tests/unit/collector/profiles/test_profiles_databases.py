@@ -14,18 +14,21 @@ from collector.codec.errors import BadInput
 from collector.profiles import archives, databases
 from collector.profiles.kernel_details import read_profile
 from tests.fixtures.profiles.database import write_database
-from tests.fixtures.profiles.variants import Told, collective, write_profile
+from tests.fixtures.profiles.variants import ProfileRow, collective, write_profile
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
 START = 1764246877083
 ROWS = [
-    replace(Told(), start=f"{START}{n:03d}.{n:03d}", duration=f"{n + 1}.{n:03d}") for n in range(5)
+    replace(ProfileRow(), start=f"{START}{n:03d}.{n:03d}", duration=f"{n + 1}.{n:03d}")
+    for n in range(5)
 ]
 ROWS += [
-    Told("MatMulV3", '"8,16;16,4"', "DT_BF16;DT_BF16", "ND;FRACTAL_NZ", start=f"{START}900.001"),
-    Told(shapes='""', dtypes="FLOAT", formats="ND", start=f"{START}901.001"),
+    ProfileRow(
+        "MatMulV3", '"8,16;16,4"', "DT_BF16;DT_BF16", "ND;FRACTAL_NZ", start=f"{START}900.001"
+    ),
+    ProfileRow(shapes='""', dtypes="FLOAT", formats="ND", start=f"{START}901.001"),
     collective(f"{START}950.000", "700.125"),
 ]
 
@@ -214,7 +217,7 @@ def test_incomplete_database_is_refused_or_skipped(tmp_path):
 )
 def test_both_exports_of_any_launches_are_equal(tmp_path_factory, launches):
     rows = [
-        Told(
+        ProfileRow(
             kernel,
             shapes=f'"{rows},4;{rows},4"',
             start=f"{START}{place:03d}.000",

@@ -9,7 +9,7 @@ from collector.profiles.rows import read_header
 from tests.fixtures.profiles.variants import (
     LAYOUTS,
     WITH_SHAPES,
-    Told,
+    ProfileRow,
     collective,
     counters_of,
     profile_bytes,
@@ -27,9 +27,9 @@ def sample_rows(layout):
     first = {name: f"{at}.500" for at, name in enumerate(names)}
     second = {name: f"{at + 1}.500" for at, name in enumerate(names)} | {names[-1]: "N/A"}
     return [
-        Told(duration="10.000", other=first),
-        Told("Cast", '"16"', "FLOAT", "ND", '"16"', "DT_BF16", "ND", duration="2.000"),
-        Told(duration="20.000", other=second),
+        ProfileRow(duration="10.000", other=first),
+        ProfileRow("Cast", '"16"', "FLOAT", "ND", '"16"', "DT_BF16", "ND", duration="2.000"),
+        ProfileRow(duration="20.000", other=second),
         collective("1764246877147674.500\t", "436.140"),
         unknown_inputs("MemSet", duration="1.000"),
     ]
@@ -80,7 +80,7 @@ def test_only_counter_columns_are_counters(layout, tmp_path):
 
 
 def test_level_0_profile_is_refused_with_a_hint(tmp_path):
-    path = write_profile(tmp_path, "K2", [Told(kernel="N/A", core="N/A")])
+    path = write_profile(tmp_path, "K2", [ProfileRow(kernel="N/A", core="N/A")])
     with pytest.raises(BadInput, match=naming("level 0", "Level1")) as error:
         read_profile([path])
     assert (error.value.path, error.value.line) == (path, 1)
@@ -105,7 +105,7 @@ def test_level_0_with_empty_shape_columns_is_refused_too(tmp_path):
 
 
 def test_rows_without_an_operator_are_counted(tmp_path):
-    rows = [Told(), unknown_inputs("N/A", core="N/A", state="N/A")]
+    rows = [ProfileRow(), unknown_inputs("N/A", core="N/A", state="N/A")]
     profile = read_profile([write_profile(tmp_path, "O2", rows)])
     assert [record.kernel_type for record in profile.records] == ["Add"]
     assert profile.report.unknown_input_rows == (("N/A", 1),)
@@ -113,7 +113,9 @@ def test_rows_without_an_operator_are_counted(tmp_path):
 
 def test_missing_column_is_named(tmp_path):
     path = tmp_path / "kernel_details.csv"
-    path.write_bytes(profile_bytes("K5", [Told()]).replace(b",Duration(us),", b",Length(us),"))
+    path.write_bytes(
+        profile_bytes("K5", [ProfileRow()]).replace(b",Duration(us),", b",Length(us),")
+    )
     with pytest.raises(BadInput, match=naming("kernel_details.csv:1:", "Duration(us)")):
         read_profile([path])
 
@@ -129,14 +131,17 @@ def test_format_of_another_tool_is_refused(tmp_path):
 
 def test_duplicate_column_is_refused(tmp_path):
     path = tmp_path / "kernel_details.csv"
-    path.write_bytes(profile_bytes("K5", [Told()]).replace(b"Wait Time(us)", b"Type"))
+    path.write_bytes(profile_bytes("K5", [ProfileRow()]).replace(b"Wait Time(us)", b"Type"))
     with pytest.raises(BadInput, match=naming("kernel_details.csv:1:", "'Type'")):
         read_profile([path])
 
 
 def test_custom_register_with_numbers_is_a_counter(tmp_path):
     path = tmp_path / "kernel_details.csv"
-    rows = [Told(other={"aic_total_cycles": "5"}), Told(other={"aic_total_cycles": "N/A"})]
+    rows = [
+        ProfileRow(other={"aic_total_cycles": "5"}),
+        ProfileRow(other={"aic_total_cycles": "N/A"}),
+    ]
     path.write_bytes(profile_bytes("K5", rows).replace(b"aic_total_cycles", b"0x500"))
     (record,) = read_profile([path]).records
     assert dict(record.profile.counters) == {"0x500": 5.0}

@@ -13,7 +13,7 @@ from collector.profiles.discovery import find_profiles
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.run_files import Repeated
 from tests.fixtures.profiles.variants import (
-    Told,
+    ProfileRow,
     collective,
     profile_bytes,
     unknown_inputs,
@@ -30,9 +30,9 @@ def read(tmp_path, rows, **options):
 
 def test_empty_slots_are_preserved_and_distinguish_cases(tmp_path):
     rows = [
-        Told(shapes='"4096;"', dtypes="FLOAT;FLOAT", formats="ND;ND"),
-        Told(shapes='"4096;"', dtypes="FLOAT;INT32", formats="ND;ND"),
-        Told(shapes='"4096;"', dtypes="FLOAT;INT64", formats="ND;ND"),
+        ProfileRow(shapes='"4096;"', dtypes="FLOAT;FLOAT", formats="ND;ND"),
+        ProfileRow(shapes='"4096;"', dtypes="FLOAT;INT32", formats="ND;ND"),
+        ProfileRow(shapes='"4096;"', dtypes="FLOAT;INT64", formats="ND;ND"),
     ]
     profile = read(tmp_path, rows)
     assert [len(record.case.inputs) for record in profile.records] == [2, 2, 2]
@@ -40,7 +40,7 @@ def test_empty_slots_are_preserved_and_distinguish_cases(tmp_path):
 
 
 def test_a_scalar_is_an_empty_shape_in_quotes(tmp_path):
-    rows = [Told(shapes='""', dtypes="FLOAT", formats="ND", out_shapes='";;"')]
+    rows = [ProfileRow(shapes='""', dtypes="FLOAT", formats="ND", out_shapes='";;"')]
     (record,) = read(tmp_path, rows).records
     assert record.cells["Input Shapes"] == '""'
     assert record.case.inputs[0].shape is None
@@ -57,7 +57,7 @@ def test_a_scalar_is_an_empty_shape_in_quotes(tmp_path):
     ],
 )
 def test_attributes_of_the_kernel_distinguish_cases(tmp_path, changes):
-    rows = [Told(), Told(**changes)]
+    rows = [ProfileRow(), ProfileRow(**changes)]
     assert len(read(tmp_path, rows).records) == 2
     assert len(read(tmp_path, rows, group_by="shapes").records) == 1
 
@@ -73,21 +73,21 @@ def test_attributes_of_the_kernel_distinguish_cases(tmp_path, changes):
     ],
 )
 def test_kernel_of_a_graph_is_recognised_by_its_name(tmp_path, name, state, launched_by):
-    rows = [Told(), Told(name=name, state=state)]
+    rows = [ProfileRow(), ProfileRow(name=name, state=state)]
     *_, last = read(tmp_path, rows).records
     assert last.case.attribute("Runtime launched_by") == launched_by
     assert last.cells["OP State"] == state
 
 
 def test_grouping_by_shapes_uses_the_cells_of_the_first_row(tmp_path):
-    rows = [Told(duration="2.000"), Told(dtypes="INT8;INT8", duration="4.000")]
+    rows = [ProfileRow(duration="2.000"), ProfileRow(dtypes="INT8;INT8", duration="4.000")]
     (record,) = read(tmp_path, rows, group_by="shapes").records
     assert record.cells["Input Data Types"] == "FLOAT;FLOAT"
     assert (record.profile.count, record.profile.mean_us) == (2, 3.0)
 
 
 def test_core_and_spelling_do_not_distinguish_cases(tmp_path):
-    rows = [Told(), Told(core="MIX_AIV"), Told(shapes="4096,1024;4096,1024")]
+    rows = [ProfileRow(), ProfileRow(core="MIX_AIV"), ProfileRow(shapes="4096,1024;4096,1024")]
     (record,) = read(tmp_path, rows).records
     assert record.profile.count == 3
     assert record.cells["Accelerator Core"] == "AI_VECTOR_CORE"
@@ -95,7 +95,7 @@ def test_core_and_spelling_do_not_distinguish_cases(tmp_path):
 
 
 def test_unknown_output_with_known_inputs_is_a_case(tmp_path):
-    rows = [Told("ApplyAdamWV2", out_shapes="N/A", out_dtypes="N/A", out_formats="N/A")] * 2
+    rows = [ProfileRow("ApplyAdamWV2", out_shapes="N/A", out_dtypes="N/A", out_formats="N/A")] * 2
     profile = read(tmp_path, rows)
     (record,) = profile.records
     assert record.case.inputs is not None
@@ -104,7 +104,7 @@ def test_unknown_output_with_known_inputs_is_a_case(tmp_path):
 
 
 def test_renamed_compiled_variants_are_one_kernel_type(tmp_path):
-    rows = [Told("muls_add_kernel_1"), Told("muls_add_kernel")]
+    rows = [ProfileRow("muls_add_kernel_1"), ProfileRow("muls_add_kernel")]
     (record,) = read(tmp_path, rows).records
     assert record.case.kernel_type == "muls_add_kernel"
 
@@ -113,34 +113,36 @@ def test_renamed_compiled_variants_are_one_kernel_type(tmp_path):
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path, line_end, mark):
     path = tmp_path / "kernel_details.csv"
-    path.write_bytes(mark + profile_bytes("K7", [Told(), Told()], line_end=line_end))
+    path.write_bytes(mark + profile_bytes("K7", [ProfileRow(), ProfileRow()], line_end=line_end))
     assert read_profile([path]).records[0].profile.count == 2
 
 
 def test_missing_last_line_end_and_blank_lines_are_accepted(tmp_path):
     path = tmp_path / "kernel_details.csv"
-    path.write_bytes(b"\n" + profile_bytes("K5", [Told(), Told()], line_end="\n") + b"\n\n")
+    path.write_bytes(
+        b"\n" + profile_bytes("K5", [ProfileRow(), ProfileRow()], line_end="\n") + b"\n\n"
+    )
     assert read_profile([path]).report.rows == 2
-    path.write_bytes(profile_bytes("K5", [Told(), Told()]).rstrip())
+    path.write_bytes(profile_bytes("K5", [ProfileRow(), ProfileRow()]).rstrip())
     assert read_profile([path]).report.rows == 2
 
 
 def test_multiline_cells_and_other_alphabets_are_read(tmp_path):
-    rows = [Told(name='first\r\nsecond, "third"'), Told(name="算子")] * 3
+    rows = [ProfileRow(name='first\r\nsecond, "third"'), ProfileRow(name="算子")] * 3
     profile = read(tmp_path, rows)
     assert profile.report.rows == 6
     assert profile.report.skipped == ()
 
 
 def test_numbers_with_blanks_and_tabs_around_them(tmp_path):
-    rows = [Told(duration=" 12.5\t", other={"aic_mac_ratio": "0.5 ", "aiv_vec_ratio": "NA"})]
+    rows = [ProfileRow(duration=" 12.5\t", other={"aic_mac_ratio": "0.5 ", "aiv_vec_ratio": "NA"})]
     (record,) = read(tmp_path, rows).records
     assert record.profile.mean_us == 12.5
     assert record.profile.counters == (("aic_mac_ratio", 0.5),)
 
 
 def test_collectives_are_summed_up_and_are_not_cases(tmp_path):
-    rows = [Told(), collective("1.000", "10.000"), collective("20.000", "30.000", number=2)]
+    rows = [ProfileRow(), collective("1.000", "10.000"), collective("20.000", "30.000", number=2)]
     profile = read(tmp_path, rows)
     assert [record.kernel_type for record in profile.records] == ["Add"]
     (entry,) = profile.communication
@@ -159,11 +161,11 @@ def test_collectives_are_summed_up_and_are_not_cases(tmp_path):
         unknown_inputs("allreduce", core="HCCL"),
         unknown_inputs("broadcast", core="COMMUNICATION"),
         unknown_inputs("hcom_send_", core="AI_CPU"),
-        Told("hcom_allGather_"),
+        ProfileRow("hcom_allGather_"),
     ],
 )
 def test_collective_is_recognised_by_its_core_or_type(tmp_path, row):
-    report = read(tmp_path, [Told(), row]).report
+    report = read(tmp_path, [ProfileRow(), row]).report
     assert (report.compute_rows, report.communication_rows) == (1, 1)
     assert report.unknown_input_rows == ()
 
@@ -185,15 +187,15 @@ def test_a_collective_on_two_streams_counts_once(tmp_path):
 def test_the_same_collective_of_two_ranks_counts_twice(tmp_path):
     for rank in ("0", "1"):
         row = collective("1.000\t", "10.000", stream=rank if rank == "1" else "N/A")
-        rows = [replace(row, device=rank) for row in (Told(), row)]
+        rows = [replace(row, device=rank) for row in (ProfileRow(), row)]
         write_profile(tmp_path / rank, "K5", rows)
     report = read_profile([tmp_path]).report
     assert (report.communication_rows, report.duplicates_dropped) == (2, 0)
 
 
 def test_a_folder_is_searched_and_each_file_is_read_once(tmp_path):
-    first = write_profile(tmp_path / "a" / "b", "K5", [Told()])
-    second = write_profile(tmp_path / "c", "O2", [Told()])
+    first = write_profile(tmp_path / "a" / "b", "K5", [ProfileRow()])
+    second = write_profile(tmp_path / "c", "O2", [ProfileRow()])
     (tmp_path / "c" / "._kernel_details.csv").write_bytes(b"\0")
     (tmp_path / "c" / "op_statistic.csv").write_text("OP Type\n")
     ranked = first.with_name("kernel_details_rank1.csv")
@@ -203,9 +205,9 @@ def test_a_folder_is_searched_and_each_file_is_read_once(tmp_path):
 
 def test_kernel_details_precede_the_op_summary_of_the_same_run(tmp_path):
     run = tmp_path / "host_1_ascend_pt"
-    details = write_profile(run / "ASCEND_PROFILER_OUTPUT", "K6", [Told()])
-    write_profile(run / "PROF_1" / "mindstudio_profiler_output", "O2", [Told()])
-    alone = write_profile(tmp_path / "PROF_2" / "mindstudio_profiler_output", "O2", [Told()])
+    details = write_profile(run / "ASCEND_PROFILER_OUTPUT", "K6", [ProfileRow()])
+    write_profile(run / "PROF_1" / "mindstudio_profiler_output", "O2", [ProfileRow()])
+    alone = write_profile(tmp_path / "PROF_2" / "mindstudio_profiler_output", "O2", [ProfileRow()])
     assert find_profiles([tmp_path]) == (alone, details)
     report = read_profile([tmp_path]).report
     assert (report.rows, report.files) == (1, (details,))
@@ -215,7 +217,7 @@ def test_kernel_details_precede_the_op_summary_of_the_same_run(tmp_path):
 def launches(count, first=0, **more):
     """Return rows that start one after another, each a microsecond later."""
     return [
-        Told(start=f"17642468770{at:05d}.960\t", duration=f"{5 + at % 3}.500", **more)
+        ProfileRow(start=f"17642468770{at:05d}.960\t", duration=f"{5 + at % 3}.500", **more)
         for at in range(first, first + count)
     ]
 
@@ -253,7 +255,7 @@ def test_ranks_of_one_job_that_agree_in_some_launches_are_two_runs(tmp_path):
 
 
 def test_a_copied_file_without_starts_counts_once(tmp_path):
-    rows = [Told(duration="5.000"), Told(duration="6.000")]
+    rows = [ProfileRow(duration="5.000"), ProfileRow(duration="6.000")]
     data = profile_bytes("K5", rows).replace(b"Start Time(us)", b"Something else")
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
@@ -280,13 +282,13 @@ def test_op_summary_of_a_real_run_adds_nothing_to_its_kernel_details(real_profil
 
 def test_op_summary_without_kernel_details_is_read(tmp_path):
     run = tmp_path / "host_1_ascend_pt"
-    path = write_profile(run / "PROF_1" / "mindstudio_profiler_output", "O2", [Told()])
+    path = write_profile(run / "PROF_1" / "mindstudio_profiler_output", "O2", [ProfileRow()])
     assert find_profiles([run]) == (path,)
 
 
 def test_file_may_have_any_name(tmp_path):
     path = tmp_path / "a003.csv"
-    path.write_bytes(profile_bytes("O2", [Told()]))
+    path.write_bytes(profile_bytes("O2", [ProfileRow()]))
     assert read_profile([path]).report.files == (path,)
 
 
@@ -298,7 +300,7 @@ def test_missing_profile_is_reported_with_the_expected_names(tmp_path):
 
 def test_software_versions_of_a_run_are_read(tmp_path):
     run = tmp_path / "host_1_ascend_pt"
-    write_profile(run / "ASCEND_PROFILER_OUTPUT", "K6", [Told()])
+    write_profile(run / "ASCEND_PROFILER_OUTPUT", "K6", [ProfileRow()])
     info = {"torch_npu_version": "2.7.1", "cann_version": "8.3.RC1", "rank_id": 0}
     (run / "profiler_info_0.json").write_text(json.dumps(info))
     (software,) = read_profile([run]).report.software
@@ -308,7 +310,7 @@ def test_software_versions_of_a_run_are_read(tmp_path):
 @pytest.mark.parametrize("text", ["{", "[]", None])
 def test_run_without_software_versions_is_read(tmp_path, text):
     run = tmp_path / "host_1_ascend_pt"
-    write_profile(run / "ASCEND_PROFILER_OUTPUT", "K6", [Told()])
+    write_profile(run / "ASCEND_PROFILER_OUTPUT", "K6", [ProfileRow()])
     if text is not None:
         (run / "profiler_info.json").write_text(text)
     assert read_profile([run]).report.software == ()
@@ -353,7 +355,7 @@ def test_few_equal_rows_in_a_file_are_not_a_second_export(tmp_path):
 
 
 def test_identifiers_and_time_stamps_are_not_counters(tmp_path):
-    path = write_profile(tmp_path, "O1", [Told(), Told(start="1764246877083399.960")])
+    path = write_profile(tmp_path, "O1", [ProfileRow(), ProfileRow(start="1764246877083399.960")])
     lines = path.read_text().replace("Start Time(us)", "Task Start Time").splitlines()
     more = ("Step ID,Thread Id,End Time(us),0x500", "7,4242,9.5,3", "8,4243,11.5,5")
     path.write_text("\n".join(f"{line},{cells}" for line, cells in zip(lines, more, strict=True)))
@@ -368,12 +370,12 @@ def test_spellings_of_dtypes_and_formats_do_not_distinguish_cases(tmp_path):
         {"formats": "FORMAT_ND;nd", "out_formats": "FORMAT_ND"},
         {"dtypes": "DT_FLOAT;float", "out_dtypes": "DT_FLOAT"},
     ]
-    (record,) = read(tmp_path / "a", [Told(**more) for more in spellings]).records
+    (record,) = read(tmp_path / "a", [ProfileRow(**more) for more in spellings]).records
     assert record.profile.count == 3
     assert record.cells["Input Formats"] == "ND;ND"  # the first spelling
     absent = [("DT_UNDEFINED", "NULL"), ("", ""), ("UNDEFINED", "N/A")]
     rows = [
-        Told(shapes='"8;;8"', dtypes=f"FLOAT;{dtype};FLOAT", formats=f"ND;{fmt};ND")
+        ProfileRow(shapes='"8;;8"', dtypes=f"FLOAT;{dtype};FLOAT", formats=f"ND;{fmt};ND")
         for dtype, fmt in absent
     ]
     (record,) = read(tmp_path / "b", rows).records
@@ -403,25 +405,25 @@ def test_case_of_unknown_op_state_joins_the_only_known_one(tmp_path):
 
 def test_rows_of_ascend_950_are_read_and_refused_elsewhere_with_its_name(tmp_path):
     scale = "2048,112,2"
-    told = [
-        Told(
+    rows = [
+        ProfileRow(
             "DynamicMxQuant",
             *('"16,7168"', "DT_BF16", "ND", '"16,7168;16,112,2"'),
             *("FLOAT8_E4M3FN;FLOAT8_E8M0", "ND;ND"),
         ),
-        Told(
+        ProfileRow(
             "QuantBatchMatmulV3",
             f'"16,7168;2048,7168;{scale};;;16,112,2"',
             "FLOAT4_E2M1;FLOAT4_E2M1;FLOAT8_E8M0;;;FLOAT8_E8M0",
             *("ND;ND;ND;;;ND", '"16,2048"', "DT_BF16", "ND"),
         ),
-        Told(
+        ProfileRow(
             "MatMulV3",
             *('"16,7168;7168,2048"', "HIFLOAT8;HIFLOAT8", "ND;ND", '"16,2048"', "DT_BF16", "ND"),
         ),
     ]
-    cases = [one.case for one in read_profile([write_profile(tmp_path, "K6", told)]).records]
-    assert [case.kernel_type for case in cases] == [one.kernel for one in told]
+    cases = [one.case for one in read_profile([write_profile(tmp_path, "K6", rows)]).records]
+    assert [case.kernel_type for case in cases] == [one.kernel for one in rows]
     assert {case.inputs[0].dtype for case in cases} == {"DT_BF16", "FLOAT4_E2M1", "HIFLOAT8"}
     for case in cases:
         no = refusal(case, registry.find_operator, "npu") or refusal_of_device(

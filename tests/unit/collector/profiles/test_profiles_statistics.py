@@ -16,15 +16,15 @@ from collector.model.case import case_from_cells
 from collector.model.vocabulary import BASE_CELLS, COUNTERS
 from collector.profiles import blocks
 from collector.profiles.kernel_details import read_profile
-from tests.fixtures.profiles.variants import Told, profile_bytes, write_profile
+from tests.fixtures.profiles.variants import ProfileRow, profile_bytes, write_profile
 
 _NUMBERS = st.integers(1, 10**6).map(lambda thousandths: f"{thousandths / 1000:.3f}")
 _SHAPES = st.sampled_from(['"4,2;4,2"', "4,2;4,2", '"4,2;"', '""', '"16"', '";;"', '"4,2;;8"'])
 _COUNTERS = st.dictionaries(
     st.sampled_from(COUNTERS), st.one_of(_NUMBERS, st.just("N/A"), st.just("")), max_size=4
 )
-_TOLD = st.builds(
-    Told,
+_ROWS = st.builds(
+    ProfileRow,
     kernel=st.sampled_from(["Add", "Cast", "_triton_rope"]),
     shapes=_SHAPES,
     dtypes=st.sampled_from(["FLOAT;FLOAT", "DT_BF16;INT64", "FLOAT"]),
@@ -68,7 +68,7 @@ def assert_as_a_plain_loop_finds(path):
         )
 
 
-@given(st.lists(_TOLD, min_size=1, max_size=30))
+@given(st.lists(_ROWS, min_size=1, max_size=30))
 @settings(max_examples=60)
 def test_statistics_equal_those_of_a_plain_loop(tmp_path_factory, rows):
     assert_as_a_plain_loop_finds(write_profile(tmp_path_factory.mktemp("profile"), "K5", rows))
@@ -80,7 +80,7 @@ def test_statistics_of_a_file_read_in_pieces_equal_a_plain_loop(tmp_path, monkey
     monkeypatch.setattr(blocks, "PIECE_BYTES", 1 << 17)
     rng = random.Random(7)
     rows = [
-        Told(
+        ProfileRow(
             f"Kernel{rng.randrange(9)}",
             f'"{rng.randrange(1, 9)},16"',
             duration=f"{rng.random() * 1000:.3f}",
@@ -94,7 +94,7 @@ def test_statistics_of_a_file_read_in_pieces_equal_a_plain_loop(tmp_path, monkey
     assert_as_a_plain_loop_finds(path)
 
 
-@given(st.lists(_TOLD, min_size=1, max_size=20), st.integers(0, 20))
+@given(st.lists(_ROWS, min_size=1, max_size=20), st.integers(0, 20))
 @settings(max_examples=40)
 def test_slow_reader_equals_the_fast_one(tmp_path_factory, rows, place):
     folder = tmp_path_factory.mktemp("profile")
@@ -115,7 +115,7 @@ def test_slow_reader_equals_the_fast_one(tmp_path_factory, rows, place):
         assert dict(mine.profile.counters) == pytest.approx(dict(theirs.profile.counters))
 
 
-@given(st.lists(st.lists(_TOLD, min_size=1, max_size=6), min_size=2, max_size=3))
+@given(st.lists(st.lists(_ROWS, min_size=1, max_size=6), min_size=2, max_size=3))
 @settings(max_examples=30)
 def test_several_files_in_any_order_give_the_same_statistics(tmp_path_factory, files):
     folder = tmp_path_factory.mktemp("profile")
@@ -142,9 +142,9 @@ def test_several_files_in_any_order_give_the_same_statistics(tmp_path_factory, f
 
 
 def test_files_with_other_counters_add_them(tmp_path):
-    first = write_profile(tmp_path / "a", "K5", [Told(other={"aic_mac_ratio": "0.5"})])
+    first = write_profile(tmp_path / "a", "K5", [ProfileRow(other={"aic_mac_ratio": "0.5"})])
     second = write_profile(
-        tmp_path / "b", "K4", [Told(duration="7.0", other={"vec_ratio": "0.25"})]
+        tmp_path / "b", "K4", [ProfileRow(duration="7.0", other={"vec_ratio": "0.25"})]
     )
     (record,) = read_profile([first, second]).records
     assert record.profile.count == 2
@@ -154,7 +154,7 @@ def test_files_with_other_counters_add_them(tmp_path):
 def test_rows_are_distinguished_beyond_64_bits_of_combinations(tmp_path):
     """300 rows that differ in nine columns: 300 ** 9 combinations do not fit into 64 bits."""
     rows = [
-        Told(
+        ProfileRow(
             f"Kernel{at}",
             f'"{at},1"',
             f"T{at}",

@@ -13,7 +13,7 @@ from collector.model.vocabulary import BASE_CELLS
 from collector.singlehost.from_profile import microbench_from_profile
 from collector.singlehost.parse import parse_profile
 from collector.singlehost.reports import Update
-from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
+from tests.fixtures.profiles.variants import ProfileRow, collective, unknown_inputs, write_profile
 from tests.unit.collector.database.consumer import Consumer
 from tests.unit.collector.naming import names, naming
 from tests.unit.collector.singlehost.conftest import matmul
@@ -34,13 +34,13 @@ def profile(tmp_path):
 
 def mat(kernel, shapes, out, duration="10.000", dtypes="DT_BF16;DT_BF16", formats="ND;ND"):
     texts = (f'"{shapes}"', dtypes, formats, f'"{out}"', "DT_BF16", "ND", "AI_CORE", "dynamic")
-    return Told(kernel, *texts, duration)
+    return ProfileRow(kernel, *texts, duration)
 
 
 def test_row_gets_the_mean_of_all_its_launches(tree, profile):
     tree.write("Add", {AVERAGE: "99.0"})
     durations = ("2.000", "4.000", "90.000")
-    source = profile(*(Told(duration=d, other={"aiv_vec_ratio": "0.5"}) for d in durations))
+    source = profile(*(ProfileRow(duration=d, other={"aiv_vec_ratio": "0.5"}) for d in durations))
     result = microbench_from_profile(tree.folder, [source])
     (row,) = tree.rows("Add")
     assert row[AVERAGE] == "32.000000"
@@ -51,21 +51,21 @@ def test_row_gets_the_mean_of_all_its_launches(tree, profile):
 
 def test_counters_of_an_earlier_microbenchmark_are_cleared_with_a_new_duration(tree, profile):
     tree.write("Add", {AVERAGE: "9.0", "MicroBench aic_mac_ratio": "0.7", "Note": "kept"})
-    microbench_from_profile(tree.folder, [profile(Told(duration="3.000"))])
+    microbench_from_profile(tree.folder, [profile(ProfileRow(duration="3.000"))])
     (row,) = tree.rows("Add")
     assert (row["MicroBench aic_mac_ratio"], row[AVERAGE], row["Note"]) == ("", "3.000000", "kept")
 
 
 def test_same_shapes_in_another_dtype_are_another_row(tree, profile):
     tree.write("Add", {}, {"Input Data Types": "DT_BF16;DT_BF16", "Output Data Types": "DT_BF16"})
-    result = microbench_from_profile(tree.folder, [profile(Told(duration="3.000"))])
+    result = microbench_from_profile(tree.folder, [profile(ProfileRow(duration="3.000"))])
     assert tree.durations("Add") == ["3.000000", ""]
     assert [case.inputs[0].dtype for case in result.alone] == ["DT_BF16"]
 
 
 def test_row_with_fewer_attributes_than_the_profile_is_found_by_its_signature(tree, profile):
     tree.write("Add", {"OP State": "", "Output Formats": ""})
-    result = microbench_from_profile(tree.folder, [profile(Told(duration="3.000"))])
+    result = microbench_from_profile(tree.folder, [profile(ProfileRow(duration="3.000"))])
     assert tree.durations("Add") == ["3.000000"]
     assert names(result.written[0].ran, "signature")
 
@@ -74,8 +74,8 @@ def test_row_with_exact_launches_uses_no_others(tree, profile):
     row = {"Input Shapes": '"4,768;2"', "Output Shapes": '"2,768"', "Input Data Types": "FLOAT"}
     tree.write("Slice", row)
     cells = ("ND;ND", '"2,768"', "FLOAT", "ND", "AI_VECTOR_CORE", "dynamic")
-    launches = [Told("Slice", f'"4,768;{n}"', "FLOAT;", *cells, f"{n}.000") for n in (3, 8)]
-    exact = [Told("Slice", '"4,768;2"', "FLOAT", *cells, "5.000")]
+    launches = [ProfileRow("Slice", f'"4,768;{n}"', "FLOAT;", *cells, f"{n}.000") for n in (3, 8)]
+    exact = [ProfileRow("Slice", '"4,768;2"', "FLOAT", *cells, "5.000")]
     result = microbench_from_profile(tree.folder, [profile(*launches)])
     assert tree.durations("Slice") == ["5.500000"]
     assert result.written[0].launches == 2
@@ -86,7 +86,7 @@ def test_row_with_exact_launches_uses_no_others(tree, profile):
 def test_rows_distinguished_by_attributes_are_not_filled_by_a_profile_without_them(tree, profile):
     rows = [{"Runtime num_heads": heads} for heads in ("8", "16")]
     tree.write("FusedInferAttentionScore", *rows)
-    source = profile(Told("FusedInferAttentionScore", duration="3.000"))
+    source = profile(ProfileRow("FusedInferAttentionScore", duration="3.000"))
     result = microbench_from_profile(tree.folder, [source])
     assert tree.durations("FusedInferAttentionScore") == ["", ""]
     (left,) = result.leftover
@@ -95,7 +95,7 @@ def test_rows_distinguished_by_attributes_are_not_filled_by_a_profile_without_th
 
 def test_duplicate_rows_are_updated_alike_and_reported(tree, profile):
     tree.write("Add", {}, {"Input Shapes": "4096,1024;4096,1024"})
-    result = microbench_from_profile(tree.folder, [profile(Told(duration="3.000"))])
+    result = microbench_from_profile(tree.folder, [profile(ProfileRow(duration="3.000"))])
     assert tree.durations("Add") == ["3.000000"] * 2
     assert [count for _, count in result.duplicates] == [2]
 
@@ -131,7 +131,7 @@ def test_launches_of_the_family_add_no_row(tree, profile):
 
 def test_launches_without_a_row_are_added_only_to_existing_files(tree, profile):
     tree.write("Add", {})
-    source = profile(Told(shapes='"8,8;8,8"', out_shapes='"8,8"'), Told("Mul"))
+    source = profile(ProfileRow(shapes='"8,8;8,8"', out_shapes='"8,8"'), ProfileRow("Mul"))
     result = microbench_from_profile(tree.folder, [source])
     assert tree.files() == ["Add.csv"]
     assert tree.durations("Add") == ["", "12.500000"]
@@ -145,7 +145,7 @@ def test_missing_only_fills_rows_without_a_duration_and_adds_nothing(tree, profi
     missing = {"Input Shapes": '"2;2"', AVERAGE: "0"}
     tree.write("Add", measured, profiled, missing)
     source = profile(
-        *(Told(shapes=s) for s in ('"4096,1024;4096,1024"', '"1;1"', '"2;2"', '"3;3"'))
+        *(ProfileRow(shapes=s) for s in ('"4096,1024;4096,1024"', '"1;1"', '"2;2"', '"3;3"'))
     )
     result = microbench_from_profile(tree.folder, [source], update=Update.MISSING_ONLY)
     assert tree.durations("Add") == ["5.0", "", "12.500000"]
@@ -155,10 +155,10 @@ def test_missing_only_fills_rows_without_a_duration_and_adds_nothing(tree, profi
 
 def test_empty_tree_gets_a_complete_file_for_each_kernel(tree, profile):
     source = profile(
-        Told(),
+        ProfileRow(),
         unknown_inputs("Custom", duration="7.840"),
         collective("1.000", "30.000"),
-        Told("reduce_scatterAicpuKernel", core="AI_CPU"),
+        ProfileRow("reduce_scatterAicpuKernel", core="AI_CPU"),
     )
     result = microbench_from_profile(tree.folder, [source])
     assert tree.files() == ["Add.csv", "unknown_inputs/Custom.csv"]
@@ -170,10 +170,10 @@ def test_empty_tree_gets_a_complete_file_for_each_kernel(tree, profile):
 
 
 def test_measured_columns_are_inserted_before_those_of_the_profile(tree, profile):
-    parse_profile([profile(Told(duration="8.000"), name="serving")], tree.folder)
+    parse_profile([profile(ProfileRow(duration="8.000"), name="serving")], tree.folder)
     assert read_kernel_file(tree.folder / "Add.csv").columns == PARSER_COLUMNS
     microbench_from_profile(
-        tree.folder, [profile(Told(duration="4.000", other={"aic_mac_ratio": "0.5"}))]
+        tree.folder, [profile(ProfileRow(duration="4.000", other={"aic_mac_ratio": "0.5"}))]
     )
     columns = read_kernel_file(tree.folder / "Add.csv").columns
     assert columns.index(AVERAGE) == len(BASE_CELLS)
@@ -185,14 +185,14 @@ def test_old_columns_are_migrated(tree, profile):
     legacy = {"MicroBench Duration(us)": "5.0", "MicroBench Task Duration(us)": "6.0"}
     other = {"Input Shapes": '"1;1"', **legacy}
     tree.write("Add", other, {}, columns=BASE_CELLS)
-    microbench_from_profile(tree.folder, [profile(Told(duration="3.000"))], prune_empty=True)
+    microbench_from_profile(tree.folder, [profile(ProfileRow(duration="3.000"))], prune_empty=True)
     assert tree.durations("Add") == ["5.0", "3.000000"]
     assert "MicroBench Task Duration(us)" not in tree.rows("Add")[0]
 
 
 def test_rows_without_a_duration_are_removed_only_on_request(tree, profile):
     tree.write("Add", {}, {"Input Shapes": '"1;1"', AVERAGE: "N/A"})
-    source = profile(Told(duration="3.000"))
+    source = profile(ProfileRow(duration="3.000"))
     assert microbench_from_profile(tree.folder, [source]).deleted == ()
     result = microbench_from_profile(tree.folder, [source], prune_empty=True)
     assert tree.durations("Add") == ["3.000000"]
@@ -203,7 +203,7 @@ def test_rows_without_a_duration_are_removed_only_on_request(tree, profile):
 def test_only_a_selected_kernel_is_written_and_an_unknown_one_refused(tree, profile):
     tree.write("Add", {})
     tree.write("Mul", {})
-    source = profile(Told(), Told("Mul"))
+    source = profile(ProfileRow(), ProfileRow("Mul"))
     microbench_from_profile(tree.folder, [source], kernels=("Mul",))
     assert (tree.durations("Add"), tree.durations("Mul")) == ([""], ["12.500000"])
     with pytest.raises(BadInput, match=naming("'Mull'", "'Mul'", "Add, Mul")):
@@ -214,17 +214,17 @@ def test_nothing_is_written_if_a_file_of_the_tree_is_invalid(tree, profile):
     tree.write("Add", {})
     (tree.folder / "Mul.csv").write_text("version https://git-lfs.github.com/spec/v1\noid x\n")
     with pytest.raises(BadInput, match="git lfs pull"):
-        microbench_from_profile(tree.folder, [profile(Told())])
+        microbench_from_profile(tree.folder, [profile(ProfileRow())])
     assert tree.durations("Add") == [""]
 
 
 def test_row_uses_no_launches_of_the_ai_cpu(tree, profile):
     tree.write("Add", {})
-    source = profile(Told(duration="10.000"), Told(core="AI_CPU", duration="900.000"))
+    source = profile(ProfileRow(duration="10.000"), ProfileRow(core="AI_CPU", duration="900.000"))
     microbench_from_profile(tree.folder, [source])
     assert tree.durations("Add") == ["10.000000", "900.000000"]
     assert [row["Accelerator Core"] for row in tree.rows("Add")] == ["AI_VECTOR_CORE", "AI_CPU"]
-    alone = profile(Told(core="AI_CPU", state="N/A", duration="800.000"), name="alone")
+    alone = profile(ProfileRow(core="AI_CPU", state="N/A", duration="800.000"), name="alone")
     result = microbench_from_profile(tree.folder, [alone], update=Update.ALL)
     assert [w.mean_us for w in result.written] == [800.0]
     assert tree.durations("Add") == ["10.000000", "800.000000"]
@@ -249,7 +249,7 @@ def test_row_of_unknown_inputs_is_moved_to_a_separate_folder(tree, profile):
 
 
 def test_a_second_run_changes_nothing(tree, profile):
-    source = profile(Told(), Told("Mul"))
+    source = profile(ProfileRow(), ProfileRow("Mul"))
     microbench_from_profile(tree.folder, [source])
     before = {path: path.stat().st_mtime_ns for path in tree.folder.iterdir()}
     result = microbench_from_profile(tree.folder, [source])

@@ -16,7 +16,7 @@ from collector.profiles.kernel_details import read_profile
 from collector.singlehost.parse import COMMUNICATION_COLUMNS, parse_profile
 from collector.singlehost.version_files import read_tree
 from tests.fixtures.profiles.variants import (
-    Told,
+    ProfileRow,
     collective,
     profile_bytes,
     unknown_inputs,
@@ -28,9 +28,9 @@ from tests.unit.collector.naming import names, naming
 pytestmark = pytest.mark.fast
 
 ROWS = (
-    Told(duration="10.000", other={"aic_mac_ratio": "0.5"}),
-    Told(duration="20.000", other={"aic_mac_ratio": "N/A"}),
-    Told("Cast", '"16"', "FLOAT", "ND", '"16"', "DT_BF16", "ND", duration="2.000"),
+    ProfileRow(duration="10.000", other={"aic_mac_ratio": "0.5"}),
+    ProfileRow(duration="20.000", other={"aic_mac_ratio": "N/A"}),
+    ProfileRow("Cast", '"16"', "FLOAT", "ND", '"16"', "DT_BF16", "ND", duration="2.000"),
     unknown_inputs("MemSet"),
     collective("1.000", "30.000"),
 )
@@ -87,13 +87,13 @@ def test_communication_has_a_report(profile, version):
 
 
 def test_a_profile_without_communication_writes_no_report(tmp_path, version):
-    result = parse_profile([write_profile(tmp_path / "p", "K5", [Told()])], version)
+    result = parse_profile([write_profile(tmp_path / "p", "K5", [ProfileRow()])], version)
     assert result.communication is None
     assert not (version / "reports").exists()
 
 
 def test_other_counters_become_further_columns(tmp_path, version):
-    path = write_profile(tmp_path / "p", "K4", [Told(other={"vec_ratio": "0.25"})])
+    path = write_profile(tmp_path / "p", "K4", [ProfileRow(other={"vec_ratio": "0.25"})])
     parse_profile([path], version)
     file = read_kernel_file(version / "Add.csv")
     assert file.columns == (*PARSER_COLUMNS, "Profiling Average vec_ratio")
@@ -136,7 +136,7 @@ def test_columns_of_other_producers_are_kept(profile, version):
 def test_bad_input_leaves_the_tree_unchanged(tmp_path, profile, version):
     parse_profile([profile], version)
     before = snapshot(version)
-    bad = write_profile(tmp_path / "bad", "K5", [Told(duration="99.000"), Told("../x")])
+    bad = write_profile(tmp_path / "bad", "K5", [ProfileRow(duration="99.000"), ProfileRow("../x")])
     with pytest.raises(BadInput, match=naming("kernel type")) as error:
         parse_profile([profile, bad], version)
     assert error.value.line == 3
@@ -154,7 +154,7 @@ def test_bad_file_of_the_tree_leaves_all_others_unchanged(profile, version):
 
 
 def test_bad_rows_are_skipped_on_request(tmp_path, version):
-    path = write_profile(tmp_path / "p", "K5", [Told(), Told("../x")])
+    path = write_profile(tmp_path / "p", "K5", [ProfileRow(), ProfileRow("../x")])
     result = parse_profile([path], version, skip_bad_rows=True)
     assert [row.line for row in result.report.skipped] == [3]
     assert [path.stem for path in result.kernels] == ["Add"]
@@ -162,7 +162,7 @@ def test_bad_rows_are_skipped_on_request(tmp_path, version):
 
 def test_refused_file_leaves_no_thread_to_the_garbage_collector(tmp_path, version):
     before = threading.active_count()
-    path = write_profile(tmp_path / "p", "K5", [Told(), Told("../x")])
+    path = write_profile(tmp_path / "p", "K5", [ProfileRow(), ProfileRow("../x")])
     gc.disable()
     try:
         with pytest.raises(BadInput):
@@ -173,7 +173,7 @@ def test_refused_file_leaves_no_thread_to_the_garbage_collector(tmp_path, versio
 
 
 def test_grouping_by_shapes_makes_one_row_of_two_dtypes(tmp_path, version):
-    path = write_profile(tmp_path / "p", "K5", [Told(), Told(dtypes="INT8;INT8")])
+    path = write_profile(tmp_path / "p", "K5", [ProfileRow(), ProfileRow(dtypes="INT8;INT8")])
     [kernel] = parse_profile([path], version, group_by="shapes").kernels.values()
     assert kernel.added == 1
     [kernel] = parse_profile([path], version).kernels.values()
@@ -200,7 +200,11 @@ def test_tree_has_the_cases_of_its_profile(profile, version):
 
 
 def test_launches_on_the_ai_cpu_have_a_separate_row(tmp_path, version):
-    rows = [Told(duration="10.000"), Told(core="AI_CPU", duration="900.000"), Told(core="MIX_AIV")]
+    rows = [
+        ProfileRow(duration="10.000"),
+        ProfileRow(core="AI_CPU", duration="900.000"),
+        ProfileRow(core="MIX_AIV"),
+    ]
     path = write_profile(tmp_path / "both", "K5", rows)
     parse_profile([path], version)
     first, second = read_kernel_file(version / "Add.csv").rows
@@ -211,7 +215,9 @@ def test_launches_on_the_ai_cpu_have_a_separate_row(tmp_path, version):
 
 
 def test_consumers_read_a_tree_of_a_profile_with_unknown_inputs(tmp_path, version):
-    both = write_profile(tmp_path / "both", "K5", [Told(), unknown_inputs("Add"), Told("Cast")])
+    both = write_profile(
+        tmp_path / "both", "K5", [ProfileRow(), unknown_inputs("Add"), ProfileRow("Cast")]
+    )
     parse_profile([both], version)
     assert set(Consumer(version).everything()) == {"Add", "Cast"}
     assert len(Consumer(version).durations("Add")) == 1
@@ -300,7 +306,7 @@ def test_the_real_training_run_becomes_a_tree(real_profiles, version):
 def attention_row(duration="10.000"):
     shapes = '"8192,16,128;1171,128,512;1171,128,512;;;5;;;;;;;;;5,512;;;;;;;;;;;;;;;;"'
     cells = ("DT_BF16;DT_BF16;DT_BF16", "ND;ND;ND", '"8192,16,128;"', "DT_BF16", "ND", "MIX_AIC")
-    return Told("FusedInferAttentionScore", shapes, *cells, duration=duration)
+    return ProfileRow("FusedInferAttentionScore", shapes, *cells, duration=duration)
 
 
 def test_fused_attention_has_the_sixteen_columns_that_describe_its_run(tmp_path, version):
@@ -323,7 +329,7 @@ def test_fused_attention_has_the_sixteen_columns_that_describe_its_run(tmp_path,
 
 
 def test_cell_of_a_tree_never_begins_like_a_formula(tmp_path, version):
-    data = profile_bytes("K5", [Told(), collective("1.000", "30.000")]).decode()
+    data = profile_bytes("K5", [ProfileRow(), collective("1.000", "30.000")]).decode()
     header, *rows = csv.reader(io.StringIO(data, newline=""))
     with (tmp_path / "kernel_details.csv").open("w", newline="") as file:
         writer = csv.writer(file)

@@ -15,7 +15,7 @@ from collector.database.tree import read_kernel_file
 from collector.profiles.run_files import MOST
 from collector.profiles.run_files import sketches_match as are_of_one_run
 from collector.singlehost.parse import parse_profile
-from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
+from tests.fixtures.profiles.variants import ProfileRow, collective, unknown_inputs, write_profile
 from tests.unit.collector.database.consumer import Consumer
 from tests.unit.collector.naming import naming
 
@@ -35,7 +35,7 @@ def version(tmp_path):
 def profile(folder, durations, start=0, **reported):
     """Write a file of launches of one Add, which begin one after the other."""
     rows = [
-        Told(duration=f"{us:.3f}", start=f"1764246877{start + at:06d}.960\t", **reported)
+        ProfileRow(duration=f"{us:.3f}", start=f"1764246877{start + at:06d}.960\t", **reported)
         for at, us in enumerate(durations)
     ]
     return write_profile(folder, "K5", rows)
@@ -80,7 +80,7 @@ def test_pooling_one_by_one_equals_pooling_together(tmp_path_factory, runs):
             folder / str(at),
             "K5",
             [
-                Told(
+                ProfileRow(
                     kernel,
                     dtypes=dtypes,
                     duration=f"{thousandths / 1000:.3f}",
@@ -110,7 +110,9 @@ def test_pooling_one_by_one_equals_pooling_together(tmp_path_factory, runs):
 
 
 def test_run_counts_once_under_any_name(tmp_path, version):
-    rows = [Told(duration=f"{at + 1}.000", start=f"17642468770{at:02d}.960\t") for at in range(20)]
+    rows = [
+        ProfileRow(duration=f"{at + 1}.000", start=f"17642468770{at:02d}.960\t") for at in range(20)
+    ]
     pooling([write_profile(tmp_path / "a", "K5", rows)], version)
     before = (version / "Add.csv").read_bytes()
     for again in (
@@ -126,11 +128,13 @@ def test_run_counts_once_under_any_name(tmp_path, version):
 
 
 def test_file_without_starts_is_identified_by_its_bytes(tmp_path, version):
-    file = write_profile(tmp_path / "a", "K5", [Told(start="N/A")])
+    file = write_profile(tmp_path / "a", "K5", [ProfileRow(start="N/A")])
     pooling([file], version)
     with pytest.raises(BadInput, match=naming(f"{file}:")):
         pooling([file], version)
-    pooling([write_profile(tmp_path / "b", "K5", [Told(start="N/A", duration="1.0")])], version)
+    pooling(
+        [write_profile(tmp_path / "b", "K5", [ProfileRow(start="N/A", duration="1.0")])], version
+    )
     assert row_of(version)["Profiling Count"] == "2"
 
 
@@ -171,7 +175,7 @@ def test_rows_without_a_profile_are_filled_by_the_first_one(tmp_path, version):
 def test_interrupted_pooling_is_refused(tmp_path, version):
     version.mkdir(parents=True)
     (version / "unknown_inputs").write_text("in the way")
-    rows = [Told(), unknown_inputs("MemSet")]
+    rows = [ProfileRow(), unknown_inputs("MemSet")]
     with pytest.raises(BadInput, match=naming("unknown_inputs")):
         pooling([write_profile(tmp_path / "a", "K5", rows)], version)
     assert (version / "Add.csv").exists()

@@ -14,7 +14,7 @@ from collector.store import open_store
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.sources import completed_records, load_sources
-from tests.fixtures.profiles.variants import Told, collective, write_profile
+from tests.fixtures.profiles.variants import ProfileRow, collective, write_profile
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     STACK,
@@ -60,7 +60,10 @@ def test_coverage_of_a_campaign_is_limited_to_its_operators(folder):
 @pytest.mark.thorough
 def test_coverage_of_a_profile_reports_the_share_of_device_time(folder):
     start = 1764246877083
-    rows = [Told(duration="25.0", start=f"{start}000.000"), collective(f"{start}400.000", "75.0")]
+    rows = [
+        ProfileRow(duration="25.0", start=f"{start}000.000"),
+        collective(f"{start}400.000", "75.0"),
+    ]
     write_profile(folder / "run", "K5", rows)
     lines = coverage("--profile", "run").stdout.splitlines()
     (reported,) = (line for line in lines if line.startswith("device time"))
@@ -204,7 +207,7 @@ def test_every_command_takes_the_stack_that_the_variable_names(tmp_path, monkeyp
         made = MadePlan([shard], campaign=f"at-{us:.0f}", stack=stack)
         write_campaign(store, made)
         merge_plans(store, [made.name], guard=CREATE, author="test")
-    write_profile(tmp_path / "run", "K5", [Told(duration="25.0")])
+    write_profile(tmp_path / "run", "K5", [ProfileRow(duration="25.0")])
     shape = ("--shape", "4,64;4,64", "--dtype", "bf16")
     commands = (
         ("coverage", "--profile", "run", "--root", "data"),

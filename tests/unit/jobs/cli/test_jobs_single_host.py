@@ -16,7 +16,7 @@ from collector.database.tree import read_kernel_file
 from collector.model.vocabulary import EP_SIZE
 from collector.ranks.experts import ExpertCall
 from collector.singlehost.parse import parse_profile
-from tests.fixtures.profiles.variants import Told, write_profile
+from tests.fixtures.profiles.variants import ProfileRow, write_profile
 from tests.unit.jobs.cli.in_process import opmeter_here
 from tests.unit.jobs.printed import missing, numbers
 
@@ -43,10 +43,10 @@ def opmeter(*arguments, cwd, **env):
 def tree(tmp_path):
     """A parsed tree of four small rows: three to measure, and one that cannot be measured."""
     rows = [
-        Told(shapes=ADD, out_shapes='"8,8"', duration="2.000"),
-        Told(shapes='"4;4"', out_shapes='"4"'),
-        Told("Mul", shapes=ADD, out_shapes='"8,8"'),
-        Told("NobodyKnows", shapes=ADD, out_shapes='"8,8"'),
+        ProfileRow(shapes=ADD, out_shapes='"8,8"', duration="2.000"),
+        ProfileRow(shapes='"4;4"', out_shapes='"4"'),
+        ProfileRow("Mul", shapes=ADD, out_shapes='"8,8"'),
+        ProfileRow("NobodyKnows", shapes=ADD, out_shapes='"8,8"'),
     ]
     write_profile(tmp_path / "serving", "K6", rows)
     parse_profile([tmp_path / "serving"], tmp_path / "tree")
@@ -84,8 +84,8 @@ def test_parse_reports_skipped_rows_and_fails_if_none_is_left(tmp_path):
     done = opmeter_here(*here, "bad", "--skip-bad-rows", cwd=tmp_path)
     assert done.returncode == 1 and done.stderr
     assert "bad/kernel_details.csv:1: " in done.stdout
-    write_profile(tmp_path / "good", "K5", [Told()])
-    write_profile(tmp_path / "copy", "O2", [Told()])
+    write_profile(tmp_path / "good", "K5", [ProfileRow()])
+    write_profile(tmp_path / "copy", "O2", [ProfileRow()])
     more = ("--profile", "good", "--profile", "copy", "--skip-bad-rows")
     words = (*here[:-1], "bad", "--profiling-path", *more[1:])  # msmodeling's name of the option
     done = opmeter_here(*words, cwd=tmp_path)
@@ -163,7 +163,7 @@ def test_first_failure_ends_the_microbenchmark_on_request(tree, tmp_path):
 
 def test_a_profile_fills_a_tree_without_any_npu_software(tree, tmp_path):
     folder = tmp_path / "PROF_1" / "mindstudio_profiler_output"
-    rows = [Told(shapes=ADD, out_shapes='"8,8"', duration=us) for us in ("3.000", "4.000")]
+    rows = [ProfileRow(shapes=ADD, out_shapes='"8,8"', duration=us) for us in ("3.000", "4.000")]
     write_profile(folder, "O3", rows)
     here = ("tree", "microbench", "--database-path", "tree", "--profile", "PROF_1")
     done = opmeter_here(*here, cwd=tmp_path)
@@ -204,7 +204,7 @@ def test_parse_writes_an_op_mapping_and_keeps_a_users_own(tree, tmp_path):
 
 def test_values_of_a_running_model_are_joined(tmp_path):
     shapes = "8,4,128;9,128,128;9,128,128;;;2;2" + ";" * 24
-    row = Told("FusedInferAttentionScore", f'"{shapes}"', out_shapes='"8,4,128"')
+    row = ProfileRow("FusedInferAttentionScore", f'"{shapes}"', out_shapes='"8,4,128"')
     write_profile(tmp_path / "serving", "K6", [row])
     opmeter_here("tree", "parse", "--profile", "serving", "--database-path", "tree", cwd=tmp_path)
     value = {"query_shape": [8, 4, 128], "key_shape": [9, 128, 128], "value_shape": [9, 128, 128]}

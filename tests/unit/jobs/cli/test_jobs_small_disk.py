@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collector.singlehost.parse import parse_profile
-from tests.fixtures.profiles.variants import Told, write_profile
+from tests.fixtures.profiles.variants import ProfileRow, write_profile
 from tests.unit.collector.database.campaign_maker import (
     add_record,
     record_of_shapes,
@@ -29,8 +29,8 @@ def inputs(tmp_path):
     records.append(record_of_shapes("MatMulV2", "64,64;64,64", "64,64", core="MIX_AIC"))
     write_database(tmp_path / "data", records)
     rows = [
-        Told("MatMulV2", '"4,8;16,8"', out_shapes='"4,16"'),
-        Told("FusedInferAttentionScore", f'"{ATTENTION}"', out_shapes='"8,4,128"'),
+        ProfileRow("MatMulV2", '"4,8;16,8"', out_shapes='"4,16"'),
+        ProfileRow("FusedInferAttentionScore", f'"{ATTENTION}"', out_shapes='"8,4,128"'),
     ]
     write_profile(tmp_path / "serving", "K6", rows)
     for name in ("fia", "grid", "mapped"):

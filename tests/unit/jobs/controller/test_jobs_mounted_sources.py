@@ -19,7 +19,7 @@ from jobs.controller.controller import Controller, frames_of
 from jobs.controller.current_plan import check_mounted
 from jobs.objects.applied_campaign import config_map, config_map_name
 from jobs.objects.deployment import Deployment
-from tests.fixtures.profiles.variants import LAYOUTS, Told, profile_bytes
+from tests.fixtures.profiles.variants import LAYOUTS, ProfileRow, profile_bytes
 from tests.unit.jobs.fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.fast
@@ -205,7 +205,7 @@ def rows(*lines):
 
 
 def table():
-    data = profile_bytes("K5", [Told(duration="1.000")])
+    data = profile_bytes("K5", [ProfileRow(duration="1.000")])
     return list(csv.reader(io.StringIO(data.decode(), newline="")))
 
 

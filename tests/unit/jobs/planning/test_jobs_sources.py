@@ -24,7 +24,7 @@ from jobs.objects.deployment import Deployment
 from jobs.planning.candidates import distinct_cases
 from jobs.planning.sources import completed_records, load_sources
 from tests.fixtures.op_rows import rows_of
-from tests.fixtures.profiles.variants import Told, collective, write_profile
+from tests.fixtures.profiles.variants import ProfileRow, collective, write_profile
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -37,8 +37,8 @@ from tests.unit.jobs.printed import missing, numbers, raises_naming
 pytestmark = pytest.mark.fast
 
 # The first records its lengths, the sequence lengths of the second are unknown.
-TOLD, UNTOLD = rows_of("FusedInferAttentionScore")[:2]
-ROWS = [TOLD]
+WITH_LENGTHS, WITHOUT_LENGTHS = rows_of("FusedInferAttentionScore")[:2]
+ROWS = [WITH_LENGTHS]
 LENGTHS = "runtime: {kv_length: [8, 16]}\n"
 
 
@@ -65,16 +65,16 @@ def stored_source(rows, more="", backend="cpu"):
 
 
 def test_unknown_lengths_are_refused_and_not_filled_in():
-    (record,) = stored_source([UNTOLD]).records
-    assert record == UNTOLD
+    (record,) = stored_source([WITHOUT_LENGTHS]).records
+    assert record == WITHOUT_LENGTHS
     refused = refusal(record.case, find_operator, "cpu")
     assert refused.outcome == Outcome.UNSUPPORTED and "lengths" in refused.why
-    assert refusal(TOLD.case, find_operator, "cpu") is None
+    assert refusal(WITH_LENGTHS.case, find_operator, "cpu") is None
 
 
 def test_assumed_lengths_add_one_case_each():
     profile = ProfileStatistics(7, 58.0, 58.0, 1.0)
-    source = stored_source([TOLD, replace(UNTOLD, profile=profile)], LENGTHS)
+    source = stored_source([WITH_LENGTHS, replace(WITHOUT_LENGTHS, profile=profile)], LENGTHS)
     reported, unreported, *added = source.records
     assert (
         unreported.profile == profile and refusal(unreported.case, find_operator, "cpu") is not None
@@ -105,7 +105,7 @@ def test_assumed_masks_are_those_of_the_campaign(kernel):
 
 
 def test_assumed_lengths_are_added_once():
-    parsed = stored_source([UNTOLD], LENGTHS)
+    parsed = stored_source([WITHOUT_LENGTHS], LENGTHS)
     again = stored_source(read_table(parsed.table), LENGTHS)
     assert [one.case_id for one in again.records] == [one.case_id for one in parsed.records]
     assert again.table == parsed.table
@@ -153,7 +153,9 @@ def test_library_and_lengths_can_be_combined():
 
 
 def test_communication_time_of_a_profile_is_kept_in_an_uploaded_source(tmp_path):
-    path = write_profile(tmp_path, "K5", [Told(duration="2.000"), collective("1.000", "30.000")])
+    path = write_profile(
+        tmp_path, "K5", [ProfileRow(duration="2.000"), collective("1.000", "30.000")]
+    )
     (parsed,) = load_sources(
         campaign_from_text(
             f"campaign: c\nsources: [{{profile: {path}}}]\nbackend: cpu\n",
@@ -218,7 +220,7 @@ def test_name_of_a_table_is_a_hash():
 
 
 def test_source_reports_its_number_of_skipped_bad_rows(tmp_path):
-    write_profile(tmp_path, "K5", [Told(), Told(kernel="0")])
+    write_profile(tmp_path, "K5", [ProfileRow(), ProfileRow(kernel="0")])
     text = f"campaign: c\nsources: [{{profile: {tmp_path}, bad_rows: skip}}]\nbackend: cpu\n"
     (source,) = load_sources(campaign_from_text(text, path="c.yaml", base=tmp_path), MemoryStore())
     assert source.planned.name.startswith("profile (")  # which a plan prints
@@ -255,10 +257,12 @@ def test_context_launches_are_read_from_a_profile_only_on_request(tmp_path):
 
 
 def test_plan_has_the_completed_context_launches_of_its_cases(tmp_path):
-    (before,) = completed_records([as_neighbour(TOLD)])
-    add = replace(rows_of("Add")[0], before=(as_neighbour(TOLD), as_neighbour(UNTOLD)))
-    source = stored_source([add, TOLD], CONTEXT)
-    assert source.records[0].before == (before, as_neighbour(UNTOLD))
+    (before,) = completed_records([as_neighbour(WITH_LENGTHS)])
+    add = replace(
+        rows_of("Add")[0], before=(as_neighbour(WITH_LENGTHS), as_neighbour(WITHOUT_LENGTHS))
+    )
+    source = stored_source([add, WITH_LENGTHS], CONTEXT)
+    assert source.records[0].before == (before, as_neighbour(WITHOUT_LENGTHS))
     other = (source.planned, (replace(add, before=()),))
     (found,) = [
         one.planned_record
@@ -271,7 +275,7 @@ def test_plan_has_the_completed_context_launches_of_its_cases(tmp_path):
 def test_source_without_op_states_has_the_cases_of_the_others(tmp_path):
     places = []
     for name, layout in (("a", "K1"), ("b", "K5")):  # K1 has no OP State
-        rows = [Told(state="static", name="Add_17"), Told("Mul")]
+        rows = [ProfileRow(state="static", name="Add_17"), ProfileRow("Mul")]
         places.append(f"{{profile: {write_profile(tmp_path / name, layout, rows)}}}")
     text = f"campaign: c\nsources: [{', '.join(places)}]\nbackend: cpu\n"
     loaded = load_sources(campaign_from_text(text, path="c.yaml", base=tmp_path), MemoryStore())
