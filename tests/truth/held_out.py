@@ -24,7 +24,7 @@ from tests.unit.opmeter.made import products_index
 
 _PATH = "NVIDIA_H200/vllm_ascend/vllm0_torch2_cann0"  # no bound by the rates of another device
 
-_SHARE, _FEW, _ASKED = 0.1, 0.02, 4000
+_SHARE, _FEW, _MOST_QUERIES = 0.1, 0.02, 4000
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -42,10 +42,10 @@ def judge(
     `missed` is the share without a duration, `worst` the row with the greatest error."""
     data = products_index(shapes[~held], mean_us[~held].tolist(), reach=0.0)
     version = Version(_PATH, Index(memoryview(data), key="held out"))
-    asked = np.random.default_rng(seed).permutation(np.flatnonzero(held))[:_ASKED]
+    queried = np.random.default_rng(seed).permutation(np.flatnonzero(held))[:_MOST_QUERIES]
     errors, covered, widths = [], [], []
     worst: tuple[float, list[int]] = (0.0, [])
-    for at in asked.tolist():
+    for at in queried.tolist():
         m, n, k = shapes[at].tolist()
         requested = [(m, k), (k, n)]
         answer = version.query("MatMulV2", requested, "bf16", extrapolate=extrapolate)
@@ -55,8 +55,8 @@ def judge(
             covered.append(answer.low_us <= mean_us[at] <= answer.high_us)
             widths.append(answer.high_us / answer.value_us - 1)
     return {
-        "asked": len(asked),
-        "missed": round(1 - len(errors) / len(asked), 4),
+        "queries": len(queried),
+        "missed": round(1 - len(errors) / len(queried), 4),
         "p50_error": round(float(np.median(errors)), 4),
         "p90_error": round(float(np.quantile(errors, 0.9)), 4),
         "p95_error": round(float(np.quantile(errors, 0.95)), 4),

@@ -33,7 +33,7 @@ class Server:
 
     _latency_ms: Floats
     budget: int
-    asked: Indices = field(default_factory=lambda: np.empty(0, np.intp))
+    requested: Indices = field(default_factory=lambda: np.empty(0, np.intp))
     is_judged: bool = False
 
     def request(self, rows: Indices) -> Floats:
@@ -41,17 +41,17 @@ class Server:
         after the evaluation."""
         if self.is_judged:
             raise PermissionError("rows requested after the others were read")
-        asked = np.union1d(self.asked, rows)
-        if len(asked) > self.budget:
-            raise PermissionError(f"{len(asked)} rows requested, at most {self.budget} allowed")
-        self.asked = asked
+        requested = np.union1d(self.requested, rows)
+        if len(requested) > self.budget:
+            raise PermissionError(f"{len(requested)} rows requested, at most {self.budget} allowed")
+        self.requested = requested
         return self._latency_ms[rows] * 1e3
 
     def errors(self, reported: Floats) -> tuple[Indices, Floats]:
         """Return the unrequested rows, and the logarithm of estimate over duration of each. For the
         evaluation, after the last request."""
         self.is_judged = True
-        rest = np.setdiff1d(np.arange(len(self._latency_ms)), self.asked)
+        rest = np.setdiff1d(np.arange(len(self._latency_ms)), self.requested)
         return rest, reported[rest] - np.log(self._latency_ms[rest] * 1e3)
 
 
@@ -83,14 +83,14 @@ def learn(
     checks = np.zeros(len(points), bool)
     budget = PointBudget(server.budget)
     checks[np.random.default_rng(seed).permutation(len(points))[: budget.checks]] = True
-    asked, reported_us = np.zeros(len(points), bool), np.full(len(points), np.nan)
+    requested, reported_us = np.zeros(len(points), bool), np.full(len(points), np.nan)
     while True:
-        found = next_round(points, Known(asked, reported_us, checks), budget, tolerance)
+        found = next_round(points, Known(requested, reported_us, checks), budget, tolerance)
         if not len(found.points_to_measure):
             assert found.estimate is not None
             return found.estimate, found.half_widths
         reported_us[found.points_to_measure] = server.request(found.points_to_measure)
-        asked[found.points_to_measure] = True
+        requested[found.points_to_measure] = True
 
 
 def judge(
@@ -102,11 +102,11 @@ def judge(
     found, widths = learn(points, server, tolerance, seed)
     rest, error = server.errors(found.log_us)
     p50, p95 = np.quantile(np.abs(np.expm1(error)), [0.5, 0.95])
-    requested_share = len(server.asked) / len(points)
+    requested_share = len(server.requested) / len(points)
     held = float(np.mean(np.abs(error) <= widths[rest]))
     return {
         "rows": len(points),
-        "asked_share": round(requested_share, 4),
+        "requested_share": round(requested_share, 4),
         "p50_error": round(float(p50), 4),
         "p95_error": round(float(p95), 4),
         "stated": LEVEL,

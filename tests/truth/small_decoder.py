@@ -33,9 +33,9 @@ Run = Callable[[str, tuple[Any, ...], Sequence[Slot]], Any]
 
 @dataclass
 class Launches:
-    """Kernels in their order: `told` calls one and keeps its record, `watched` only labels it, so
-    that as little as possible runs between two of them. The time that a single thread waited for a
-    core is recorded, and not part of a kernel's time."""
+    """Kernels in their order: `reported` calls one and keeps its record, `watched` only labels it,
+    so that as little as possible runs between two of them. The time that a single thread waited for
+    a core is recorded, and not part of a kernel's time."""
 
     records: list[CaseRecord] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)

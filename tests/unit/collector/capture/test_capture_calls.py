@@ -176,7 +176,7 @@ class SchedulerProfiler:
 
     def start_profile(self, stage=None):
         more = {"experimental_config": "its own"} if self.is_fixed else {}
-        self.asked = torch.profiler.profile(with_stack=False, **more)
+        self.options = torch.profiler.profile(with_stack=False, **more)
         self.profile_in_progress = True
         return "started"
 
@@ -194,12 +194,12 @@ def test_a_scheduler_of_sglang_profiles_with_shapes_and_logs_its_calls(ops, tmp_
     assert getattr(import_module(module), name) is sglang_plugin.register
     sglang_plugin.register()  # a process without a scheduler
     profiler = SimpleNamespace(
-        _ExperimentalConfig=lambda **asked: asked["profiler_level"],
+        _ExperimentalConfig=lambda **options: options["profiler_level"],
         ProfilerLevel=SimpleNamespace(Level1="Level1"),
         AiCMetrics=SimpleNamespace(PipeUtilization="PipeUtilization"),
     )
     monkeypatch.setitem(sys.modules, "torch_npu", SimpleNamespace(profiler=profiler))
-    monkeypatch.setattr(torch.profiler, "profile", lambda **asked: asked)
+    monkeypatch.setattr(torch.profiler, "profile", lambda **options: options)
     for number, (place, of_scheduler, start, stop) in enumerate(sglang_plugin.PROFILERS):
         found, runners = ModuleType(place), ModuleType(sglang_plugin.RUNNERS)
         scheduler = type(of_scheduler, (SchedulerProfiler,), {})
@@ -216,7 +216,7 @@ def test_a_scheduler_of_sglang_profiles_with_shapes_and_logs_its_calls(ops, tmp_
         runner.forward([1, 2])
         assert getattr(one, start)(None) == "started"
         config = "its own" if is_fixed else "Level1"
-        assert one.asked == {"with_stack": False, "experimental_config": config}
+        assert one.options == {"with_stack": False, "experimental_config": config}
         runner.forward([3, 4])
         runner.forward([5, 6])
         assert getattr(one, stop)() == "stopped"

@@ -118,9 +118,9 @@ class TestGathering:
 
     def test_stop_request_ends_the_wait_for_nodes(self) -> None:
         def stop(measured: int) -> None:
-            raise GangFailed("told to stop")
+            raise GangFailed("stop requested")
 
-        with Lead(HOST, 2) as lead, pytest.raises(GangFailed, match="told to stop"):
+        with Lead(HOST, 2) as lead, pytest.raises(GangFailed, match="stop requested"):
             lead.gather(60, stop)
 
     @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ class Node:
 
     def _tick(self, measured: int) -> None:
         if self.stop.is_set():
-            raise PeerLeft("told to stop")
+            raise PeerLeft("stop requested")
 
     def _run(self) -> None:
         for at in range(9):
@@ -394,11 +394,11 @@ class TestRanks:
 
         start = OverNodes(2, HOST, other.places.put, gather_s=30)
         plan = bench(tuple(4 * n for n in range(1, 200)), a_node=1)
-        with pytest.raises(PeerLeft, match=naming("node 1", "n1", "told to stop")):
+        with pytest.raises(PeerLeft, match=naming("node 1", "n1", "stop requested")):
             start(GangWork(plan, patience_s=300, tick=tick), 2, here)
         other.join()
         assert time.monotonic() - began_s < 120
-        assert other.errors == ["told to stop"]
+        assert other.errors == ["stop requested"]
         for path in tmp_path.rglob("rank-*.jsonl"):
             wait_for_its_end(path)
 

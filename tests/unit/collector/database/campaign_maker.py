@@ -199,7 +199,7 @@ def commit_shard(
 ) -> None:
     """Write the made-up results of a shard's cases. `usage` is that of each session."""
     kernels = {record.case_id: record.case.kernel_type for record in shard.records}
-    asked = {record.case_id: record for record in shard.records}
+    requested = {record.case_id: record for record in shard.records}
     sessions = []
     for number, session in enumerate(shard.sessions):
         measurements = [
@@ -207,9 +207,9 @@ def commit_shard(
             for case, tried in session.items()
         ]
         measurements += [
-            filed_of(made, plan, shard.name, number, asked[case], tried)
+            filed_of(made, plan, shard.name, number, requested[case], tried)
             for case, tried in session.items()
-            if tried.ran and case in asked
+            if tried.ran and case in requested
         ]
         sessions.append(measurements)
     commit_sessions(store, made, plan, shard, sessions, usage)
@@ -306,16 +306,16 @@ def _timing(mean_us: float, outlier_share: float) -> Timing:
 
 
 def filed_of(
-    made: MadePlan, plan: Plan, shard: str, session: int, asked: CaseRecord, tried: Tried
+    made: MadePlan, plan: Plan, shard: str, session: int, requested: CaseRecord, tried: Tried
 ) -> Measurement:
     """Return the measurement of the kernel that ran instead."""
-    ran = as_ran(asked, tried.ran, tried.state, tried.core, tried.recorded)
+    ran = as_ran(requested, tried.ran, tried.state, tried.core, tried.recorded)
     good = measurement_of(
         made, plan, shard, session, ran.case_id, tried.ran, replace(tried, ran="")
     )
     return replace(
         good,
-        asked=asked.case_id,
+        asked=requested.case_id,
         op_state=tried.state,
         core=tried.core,
         recorded=tried.recorded,

@@ -113,7 +113,7 @@ def test_multi_node_gang_starts_ranks_with_links_up_and_their_address(hccn, tmp_
     hccn("-link", "link status: UP", "link status: UP")
     with pytest.raises(InterruptedError):
         run_gang(GangWork(NpuPlan(), nodes_agree=True), together, tmp_path)
-    assert not (tmp_path / rank_files.TLS).exists()  # nor is the tool asked
+    assert not (tmp_path / rank_files.TLS).exists()  # nor is the tool called
     with pytest.raises(InterruptedError):
         run_gang(GangWork(NpuPlan()), together, tmp_path)
     assert (tmp_path / rank_files.TLS).exists()

@@ -13,12 +13,12 @@ class Source:
 
     def __init__(self):
         self.now_s = 100.0
-        self.asked = 0
+        self.requests = 0
 
     def request(self):
-        self.asked += 1
+        self.requests += 1
         self.now_s += 0.5
-        return Condition(clock_mhz=float(self.asked))
+        return Condition(clock_mhz=float(self.requests))
 
     def clock(self):
         return self.now_s
@@ -32,5 +32,5 @@ def test_condition_queries_take_at_most_a_hundredth_of_the_time():
     for _ in range(1000):
         source.now_s += 1.0  # a case
         reported.append(sparing.read())
-    assert 1 + sum(reading is not None for reading in reported) == source.asked == 21
-    assert 0.5 * (source.asked - 1) <= 0.01 * (source.now_s - began_s)
+    assert 1 + sum(reading is not None for reading in reported) == source.requests == 21
+    assert 0.5 * (source.requests - 1) <= 0.01 * (source.now_s - began_s)

@@ -13,7 +13,7 @@ from collector.ops.spec import Constraint, OpSpec
 from collector.replay.results import SessionResult
 from collector.replay.supervisor import Ending, SessionProgress, SessionReport
 
-NEEDS_TWO_DIMS = Constraint("two dims are wanted", lambda case: len(case.inputs[0].shape) == 2)
+NEEDS_TWO_DIMS = Constraint("two dims are required", lambda case: len(case.inputs[0].shape) == 2)
 ADD = OpSpec(
     "Add", "torch.add", signature="x -> y", reference=lambda *_: None, constraints=(NEEDS_TWO_DIMS,)
 )
@@ -44,10 +44,10 @@ class Pretender:
         self.outcomes = outcomes
         self.began = began
         self.disturbance = lambda case, session: None
-        self.asked = []
+        self.batches = []
 
     def measure(self, batch, provenance):
-        self.asked.append([case.record.case_id for case in batch])
+        self.batches.append([case.record.case_id for case in batch])
         summary = self.folder / f"summary-{provenance.session}"
         summary.write_text("rows")
         reported = ((c.record, self.outcomes(c.record.case, provenance.session)) for c in batch)

@@ -34,7 +34,7 @@ def made(folder, settings=SETTINGS, stop=None, **more):
 
 
 @pytest.mark.parametrize(
-    ("backend", "limit", "asked"),
+    ("backend", "limit", "expected"),
     [
         ("npu", "8", (8, "chip1")),
         ("npu", "", (None, "")),
@@ -42,7 +42,7 @@ def made(folder, settings=SETTINGS, stop=None, **more):
     ],
 )
 def test_session_reserves_its_chip_if_a_site_limits_concurrent_measuring(
-    sessions, tmp_path, monkeypatch, backend, limit, asked
+    sessions, tmp_path, monkeypatch, backend, limit, expected
 ):
     held, slots = [], []
 
@@ -57,7 +57,7 @@ def test_session_reserves_its_chip_if_a_site_limits_concurrent_measuring(
     monkeypatch.setattr(instrument, "exclusive_chip", lambda index, limit: f"chip{index // 2}")
     monkeypatch.setenv("OPMETER_MEASURE_CONCURRENCY", limit)
     made(tmp_path, replace(SETTINGS, backend=backend, device=3)).measure(cases(1), PROVENANCE)
-    assert slots == [asked]
+    assert slots == [expected]
 
 
 def test_session_on_another_runtime_than_the_plan_is_a_host_fault(sessions, tmp_path):
@@ -81,9 +81,9 @@ def test_profile_is_kept_only_if_it_could_not_be_read(sessions, tmp_path):
 def test_newest_unread_profile_is_moved_to_the_requested_folder(sessions, tmp_path):
     kept = tmp_path / "kept"
     sessions.unread = lambda records: "msprof wrote no op_summary"
-    asked = made(tmp_path / "scratch", unread=kept)
+    replay = made(tmp_path / "scratch", unread=kept)
     for session in (1, 2):
-        reported = asked.measure(cases(1), replace(PROVENANCE, session=session))
+        reported = replay.measure(cases(1), replace(PROVENANCE, session=session))
         assert names(reported.unread, "msprof wrote no op_summary", kept)
         assert all(path.exists() for raw in reported.raw for path in (raw.summary, raw.journal))
     assert [path.parent.parent for path in tmp_path.rglob("PROF_1")] == [kept]
@@ -109,9 +109,9 @@ def test_case_limit_is_a_multiple_of_its_forecast_within_the_campaign_limit():
 
 def test_sessions_of_a_minute_have_canaries_and_shorter_ones_none(sessions, tmp_path):
     minute = [replace(case, predicted_s=15.0) for case in cases(4)]
-    asked = made(tmp_path)
-    asked.measure(minute, PROVENANCE)
-    asked.measure(minute[:3], replace(PROVENANCE, session=2))
+    replay = made(tmp_path)
+    replay.measure(minute, PROVENANCE)
+    replay.measure(minute[:3], replace(PROVENANCE, session=2))
     assert [sum(not case.place for case in spec.cases) for spec in sessions.specs] == [4, 3]
     assert sessions.sizes == [10, 3]
     short = replace(SETTINGS, canaries_from_s=1.0)
@@ -133,9 +133,9 @@ def test_only_the_pass_with_durations_has_canaries(sessions, tmp_path):
 
 def test_session_that_dies_in_a_canary_is_repeated_without_canaries(sessions, tmp_path):
     sessions.report = SessionReport(Ending.CRASHED, "killed", 1, 1.0, "")
-    asked = made(tmp_path, replace(SETTINGS, canaries_from_s=1.0))
-    reported = asked.measure(cases(2), PROVENANCE)
-    asked.measure(cases(2), replace(PROVENANCE, session=2))
+    replay = made(tmp_path, replace(SETTINGS, canaries_from_s=1.0))
+    reported = replay.measure(cases(2), PROVENANCE)
+    replay.measure(cases(2), replace(PROVENANCE, session=2))
     assert sessions.sizes == [8, 2, 2]
     assert reported.usage.wall_s == pytest.approx(2.0, abs=0.1)
     assert reported.usage.sessions == 2

@@ -64,7 +64,7 @@ def run(sink, instrument, session_s=100.0, stop=None, seen=None):
 def test_all_cases_get_results_session_by_session(tmp_path):
     sink, instrument, seen = Notebook(cases(7)), Pretender(tmp_path), []
     assert run(sink, instrument, session_s=4.0, seen=seen)
-    assert [len(batch) for batch in instrument.asked] == [4, 3]
+    assert [len(batch) for batch in instrument.batches] == [4, 3]
     assert set(map(tuple, sink.outcomes.values())) == {(Outcome.OK,)}
     assert seen == [(0, 7), (4, 7), (7, 7)]
 
@@ -83,7 +83,7 @@ def test_case_that_kills_its_session_is_found_by_bisection(tmp_path):
     (blamed,) = sink.unmeasured
     assert blamed.record == shard[2].record and blamed.outcome is Outcome.CRASHED
     assert blamed.reason == "killed by SIGSEGV outside any case"
-    sizes = [len(batch) for batch in instrument.asked]
+    sizes = [len(batch) for batch in instrument.batches]
     assert sizes[0] == 7 and sizes[-1] > 1  # the cases after it share sessions again
 
 
@@ -116,7 +116,7 @@ def test_sessions_without_a_start_or_readable_records_blame_no_case(tmp_path):
         varying.words = words
         with pytest.raises(SessionsFail) as caught:
             run(Notebook(cases(4)), varying)
-        assert (type(caught.value), len(varying.asked)) == (error, starts)
+        assert (type(caught.value), len(varying.batches)) == (error, starts)
 
     class Unreadable(Pretender):
         def measure(self, batch, provenance):
@@ -125,7 +125,7 @@ def test_sessions_without_a_start_or_readable_records_blame_no_case(tmp_path):
     unread = Unreadable(tmp_path, lambda case, session: None)
     with pytest.raises(SessionsFail, match=naming("Add", "msprof wrote nothing")):
         run(Notebook(cases(4)), unread)
-    assert [len(batch) for batch in unread.asked] == [4, 2, 1]
+    assert [len(batch) for batch in unread.batches] == [4, 2, 1]
 
 
 def test_missing_nodes_are_reported_and_blame_no_case(tmp_path):
@@ -133,12 +133,12 @@ def test_missing_nodes_are_reported_and_blame_no_case(tmp_path):
         def measure(self, batch, provenance):
             raise PeersAway("expected 2 nodes of the gang, nodes 1 did not connect")
 
-    class Told(Notebook):
+    class Reported(Notebook):
         def add(self, session, answers):
             super().add(session, answers)
             reported.append((answers.measurements, answers.reason))
 
-    reported, sink = [], Told(cases(2))
+    reported, sink = [], Reported(cases(2))
     with pytest.raises(PeersAway):
         run(sink, Alone(tmp_path))
     assert reported == [((), "expected 2 nodes of the gang, nodes 1 did not connect")]
@@ -149,7 +149,7 @@ def test_no_session_starts_after_a_stop_or_when_the_sink_is_closed(tmp_path):
     stop = threading.Event()
     stop.set()
     idle = Pretender(tmp_path)
-    assert not run(Notebook(cases(2)), idle, stop=stop) and idle.asked == []
+    assert not run(Notebook(cases(2)), idle, stop=stop) and idle.batches == []
     closing = Notebook(cases(4), closes_after=1)
     assert run(closing, Pretender(tmp_path), session_s=2.0)
     assert closing.sessions == 1 and len(closing.without_result()) == 2

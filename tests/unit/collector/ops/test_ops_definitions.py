@@ -29,7 +29,7 @@ def definitions(release):
 
 
 RELEASES = ("0.13.0", "0.18.0", "0.23.0")
-TOLD = [(release, kernel) for release in RELEASES for kernel in definitions(release)]
+DEFINED = [(release, kernel) for release in RELEASES for kernel in definitions(release)]
 
 
 def columns(definition):
@@ -67,20 +67,20 @@ def with_dtypes(record, column, inputs):
 
 def test_rows_have_dtypes_of_a_definition():
     def check(record):
-        known = [definitions(r)[kernel] for r, kernel in TOLD if kernel == record.kernel_type]
+        known = [definitions(r)[kernel] for r, kernel in DEFINED if kernel == record.kernel_type]
         assert any(
             agrees(spelled(record, definition), column)
             for definition in known
             for column in columns(definition)
         )
 
-    rows = [row for kernel in sorted({kernel for _, kernel in TOLD}) for row in rows_of(kernel)]
+    rows = [row for kernel in sorted({kernel for _, kernel in DEFINED}) for row in rows_of(kernel)]
     assert failing(rows, check, lambda row: row.case.describe()) == []
 
 
 def test_every_dtype_combination_of_the_definition_fits_a_row():
     refused = []
-    for release, kernel in TOLD:
+    for release, kernel in DEFINED:
         definition, op = definitions(release)[kernel], find_operator(kernel)
         for column in columns(definition):
             inputs = len(definition["input"])
@@ -101,7 +101,7 @@ def test_number_and_optionality_of_slots_equal_the_definition():
         }
         assert required & op.optional == set()
 
-    assert failing(TOLD, check, " ".join) == []
+    assert failing(DEFINED, check, " ".join) == []
 
 
 def test_current_release_defines_six_custom_operators():

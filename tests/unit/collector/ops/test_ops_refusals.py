@@ -85,7 +85,7 @@ def test_cases_of_ascend_950_are_refused_on_devices_before_it():
     ],
 )
 def test_error_in_a_declaration_is_left_to_the_session(mistake):
-    constraints = (Constraint("something is wanted", mistake),)
+    constraints = (Constraint("something is required", mistake),)
     wrong = OpSpec(
         "Add", "torch.add", signature="x -> y", reference=lambda *_: None, constraints=constraints
     )

@@ -62,20 +62,20 @@ def test_most_operators_are_evaluated_once_for_similar_cases():
     for row in all_rows():
         own = np.array(lengths_of(row.case), np.int64)
         if len(own):
-            asked = []
+            evaluated = []
 
-            def request(case, asked=asked):
-                asked.append(case)
+            def request(case, evaluated=evaluated):
+                evaluated.append(case)
                 return work(case)
 
             lengths = np.where(own == own.max(), own * np.arange(2, FEW + 2)[:, None], own)
             evaluate_together(request, row.case, lengths)
-            once |= {row.kernel_type} if len(asked) == 1 else set()
+            once |= {row.kernel_type} if len(evaluated) == 1 else set()
     assert len(once) > 0.6 * len(all_ops())
     assert {"Add", "Exp", "MatMulV2", "RmsNorm", "SwiGlu", "Cast"} <= once
 
 
-_ASKED = {
+_EXPRESSIONS = {
     "plus": lambda m, n: (m + 7, 7 - n),
     "times": lambda m, n: (3 * m * n, sum((m, n))),
     "parts": lambda m, n: (m // (n + 1), 100 // (m + 1)),
@@ -95,7 +95,7 @@ _ASKED = {
 }
 
 
-@pytest.mark.parametrize("name", _ASKED)
+@pytest.mark.parametrize("name", _EXPRESSIONS)
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32), most=st.sampled_from([2, 7, 10**4]))
 def test_joint_evaluation_equals_that_of_each_case(name, seed, most, case_of):
@@ -103,7 +103,7 @@ def test_joint_evaluation_equals_that_of_each_case(name, seed, most, case_of):
     lengths = np.random.default_rng(seed).integers(0, most, (4 * FEW, 6))
 
     def request(case):
-        return _ASKED[name](*case.inputs[0].shape)
+        return _EXPRESSIONS[name](*case.inputs[0].shape)
 
     found = evaluate_together(request, form, lengths)
     np.testing.assert_array_equal(found, alone(request, form, lengths))

@@ -13,7 +13,7 @@ from jobs.campaign.campaign_file import campaign_from_text
 from jobs.executor import local_campaign
 from jobs.planning.sources import load_sources
 from tests.unit.jobs.cli.in_process import invoked
-from tests.unit.jobs.plans import TOLD
+from tests.unit.jobs.plans import COMPLETE_TARGET
 
 pytestmark = pytest.mark.fast
 
@@ -118,7 +118,7 @@ def test_a_plan_or_launch_of_static_kernels_names_what_they_require(
     monkeypatch.chdir(tmp_path)
     write(tmp_path, "4711_opcompile", PRODUCT)
     text = "campaign: c\nsources: [{static_kernels: .}]\nbackend: "
-    Path("npu.yaml").write_text(f"{text}npu\ntarget: {TOLD}\n")
+    Path("npu.yaml").write_text(f"{text}npu\ntarget: {COMPLETE_TARGET}\n")
     Path("cpu.yaml").write_text(f"{text}cpu\ntarget: {{device: CPU_x_2t, torch: 2.13.0}}\n")
     for problem in ("op_compiler: expected on PATH", ""):
         monkeypatch.setattr(local_campaign, "static_kernel_problem", lambda found=problem: found)

@@ -38,8 +38,8 @@ def _word(slot: list[str], place: int) -> str:
     return "" if word in ("-", "()") else word
 
 
-def compared(asked: str, recorded: str):
-    return identity_of(case_from_cells("Add", cells(asked)), cells(recorded))
+def compared(requested: str, recorded: str):
+    return identity_of(case_from_cells("Add", cells(requested)), cells(recorded))
 
 
 SAME = [
@@ -103,14 +103,14 @@ OTHER = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "recorded"), SAME)
-def test_another_spelling_of_the_same_call_is_proved(asked, recorded):
-    assert compared(asked, recorded).is_proved, compared(asked, recorded)
+@pytest.mark.parametrize(("requested", "recorded"), SAME)
+def test_another_spelling_of_the_same_call_is_proved(requested, recorded):
+    assert compared(requested, recorded).is_proved, compared(requested, recorded)
 
 
-@pytest.mark.parametrize(("asked", "recorded"), OTHER)
-def test_another_call_is_recognised_by_its_slots(asked, recorded):
-    found = compared(asked, recorded)
+@pytest.mark.parametrize(("requested", "recorded"), OTHER)
+def test_another_call_is_recognised_by_its_slots(requested, recorded):
+    found = compared(requested, recorded)
     assert found.differences and not found.is_proved
 
 
@@ -153,8 +153,8 @@ def test_omitted_absent_inputs_leave_positions_unverified(is_graph_s):
 
 def test_declaration_supplies_the_positions_of_omitted_inputs():
     tensors, out = ("4,8 INT8 ND", "8,4 INT8 ND", "4 FLOAT ND"), " -> 4,4 DT_BF16 ND"
-    asked, of_tokens = "; ".join((*tensors, "4 FLOAT ND")), "; - ; - ; 4 FLOAT ND"
-    case = case_from_cells("QuantBatchMatmulV3", cells(asked + out))
+    requested, of_tokens = "; ".join((*tensors, "4 FLOAT ND")), "; - ; - ; 4 FLOAT ND"
+    case = case_from_cells("QuantBatchMatmulV3", cells(requested + out))
     recorded = "; ".join(tensors)
     assert identity_of(case, cells(recorded + of_tokens + out)).is_proved
     as_bias = identity_of(case, cells(recorded + "; - ; 4 FLOAT ND" + out))

@@ -232,7 +232,7 @@ def test_launches_of_two_kernels_of_a_family_are_lost():
 
 
 @pytest.mark.parametrize(
-    ("asked", "reported", "substituted"),
+    ("requested", "reported", "substituted"),
     [
         ("", "static", False),
         ("dynamic", "dynamic", False),
@@ -240,17 +240,17 @@ def test_launches_of_two_kernels_of_a_family_are_lost():
         ("static", "dynamic", True),
     ],
 )
-def test_another_op_state_than_that_of_the_case_is_a_substitution(asked, reported, substituted):
-    found = _attributed(_case("Add", reported), op_state=asked)
+def test_another_op_state_than_that_of_the_case_is_a_substitution(requested, reported, substituted):
+    found = _attributed(_case("Add", reported), op_state=requested)
     assert (found.substitution is not None) == substituted
     assert found.op_state == ("" if reported == "N/A" else reported)
     if substituted:
         assert without_reason(found) == Substitution("Add", True, "")
-        assert names(found.substitution.reason, "OP State", reported, asked)
+        assert names(found.substitution.reason, "OP State", reported, requested)
 
 
 @pytest.mark.parametrize(
-    ("asked", "actual", "is_filed"),
+    ("requested", "actual", "is_filed"),
     [
         ("", ["AI_CPU"] * 4, None),
         ("AI_CORE", ["AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV", "AI_CORE"], None),
@@ -261,19 +261,19 @@ def test_another_op_state_than_that_of_the_case_is_a_substitution(asked, reporte
         ("AI_CORE", ["AI_CORE", "AI_CORE", "AI_CORE", "AI_CPU"], False),
     ],
 )
-def test_ai_cpu_kernel_is_not_a_measurement_of_a_core(asked, actual, is_filed):
+def test_ai_cpu_kernel_is_not_a_measurement_of_a_core(requested, actual, is_filed):
     first, *launches, last = _case("Add")
     cores = [
         replace(row, cells={**row.cells, ACCELERATOR_CORE: core})
         for row, core in zip(launches, actual, strict=True)
     ]
-    expected = Expectation(0, "Add", 4, 2, core=asked)
+    expected = Expectation(0, "Add", 4, 2, core=requested)
     found = attribute([first, *cores, last], [expected])[0]
     assert (found.substitution is None) == (is_filed is None)
     if is_filed is not None:
-        other = "AI_CPU" if asked == "AI_CORE" else "AI_CORE"
+        other = "AI_CPU" if requested == "AI_CORE" else "AI_CORE"
         assert without_reason(found) == Substitution("Add", is_filed, "")
-        assert names(found.substitution.reason, "Accelerator Core", other, asked)
+        assert names(found.substitution.reason, "Accelerator Core", other, requested)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ SORT = {
     "Output Formats": "ND",
 }
 FLOAT = {"Input Data Types": "FLOAT", "Output Data Types": "FLOAT"}
-NOT_TOLD = dict.fromkeys(SORT, "N/A")
+UNRECORDED = dict.fromkeys(SORT, "N/A")
 
 
 def _of_sort(*launches: tuple[str, dict[str, str]], **expected):
@@ -336,9 +336,9 @@ def test_tensors_of_every_counted_launch_prove_the_case():
 
 
 def test_unrecorded_tensors_are_unverified():
-    found = _of_sort(*[("Sort", SORT)] * 3, ("Sort", NOT_TOLD))
+    found = _of_sort(*[("Sort", SORT)] * 3, ("Sort", UNRECORDED))
     assert found.substitution is None and not found.identity.is_proved
-    assert _of_sort(*[("Sort", NOT_TOLD)] * 4, case=None).identity is None
+    assert _of_sort(*[("Sort", UNRECORDED)] * 4, case=None).identity is None
 
 
 def test_kernel_with_other_tensors_is_recorded_under_them():
@@ -358,7 +358,7 @@ def test_launches_with_two_kinds_of_tensors_are_recorded_under_neither():
 def test_another_operator_is_recorded_if_all_its_tensors_are_known():
     found = _of_sort(*[("Mul", SORT)] * 4)
     assert found.substitution.is_filed and dict(found.substitution.cells) == SORT
-    for cells in (NOT_TOLD, SORT | {"Output Shapes": "N/A"}):
+    for cells in (UNRECORDED, SORT | {"Output Shapes": "N/A"}):
         assert not _of_sort(*[("Mul", cells)] * 4).substitution.is_filed
     assert not _of_sort(*[("0", SORT)] * 4).substitution.is_filed
 

@@ -19,20 +19,20 @@ from tests.unit.collector.replay.replay_cases import add_record, case_record  # 
 pytestmark = pytest.mark.torch
 
 
-class TellingDevice(CpuDevice):
+class CountingDevice(CpuDevice):
     """A device that counts its reads, and reports the count as its clock."""
 
     def __init__(self):
         super().__init__(torch.get_num_threads())
-        self.asked = 0
+        self.reads = 0
 
     def condition(self):
-        self.asked += 1
-        return Condition(clock_mhz=float(self.asked))
+        self.reads += 1
+        return Condition(clock_mhz=float(self.reads))
 
 
 def test_device_condition_is_read_at_the_start_and_around_each_case(tmp_path, monkeypatch):
-    device = TellingDevice()
+    device = CountingDevice()
     monkeypatch.setattr(
         "collector.replay.loop.open_recorded_device", lambda *_: (device, Recorder())
     )

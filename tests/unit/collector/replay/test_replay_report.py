@@ -16,5 +16,5 @@ def test_reason_of_a_session_that_never_began_has_its_last_log_line():
     assert why_it_ended(report, began=False) == f"{report.reason}: {last_line}"
     assert why_it_ended(report, began=True) == report.reason
     assert why_it_ended(replace(report, reason="", log_tail=""), began=True)
-    refused = replace(report, reason="cpu device 1 is wanted", log_tail="cpu device 1 is wanted\n")
+    refused = replace(report, reason="expected cpu device 1", log_tail="expected cpu device 1\n")
     assert why_it_ended(refused, began=False) == refused.reason

@@ -274,11 +274,12 @@ def with_requested_core(core):
 
 
 @pytest.mark.parametrize(
-    ("asked", "ran"), [("AI_CORE", "AI_CPU"), ("AI_CPU", "AI_VECTOR_CORE"), ("MIX_AIC", "AI_CPU")]
+    ("requested", "ran"),
+    [("AI_CORE", "AI_CPU"), ("AI_CPU", "AI_VECTOR_CORE"), ("MIX_AIC", "AI_CPU")],
 )
 @pytest.mark.parametrize("ns", [500_000, 0])
-def test_result_of_the_ai_cpu_is_recorded_apart_from_that_of_a_core(collected, asked, ran, ns):
-    record, spec = with_requested_core(asked)
+def test_result_of_the_ai_cpu_is_recorded_apart_from_that_of_a_core(collected, requested, ran, ns):
+    record, spec = with_requested_core(requested)
     answer, filed = collected(ns, 510_000, 505_000, spec=spec, core=ran)
     assert (answer.case_id, answer.outcome) == (record.case_id, Outcome.SUBSTITUTED)
     assert answer.timing is None and "Accelerator Core" in answer.reason
@@ -289,10 +290,11 @@ def test_result_of_the_ai_cpu_is_recorded_apart_from_that_of_a_core(collected, a
 
 
 @pytest.mark.parametrize(
-    ("asked", "ran"), [("AI_CORE", "MIX_AIC"), ("AI_CPU", "N/A"), ("", "AI_CPU"), ("AI_CPU",) * 2]
+    ("requested", "ran"),
+    [("AI_CORE", "MIX_AIC"), ("AI_CPU", "N/A"), ("", "AI_CPU"), ("AI_CPU",) * 2],
 )
-def test_unspecified_cores_match_the_requested_case(measured, asked, ran):
-    record, spec = with_requested_core(asked)
+def test_unspecified_cores_match_the_requested_case(measured, requested, ran):
+    record, spec = with_requested_core(requested)
     answer = measured(500_000, 510_000, 505_000, spec=spec, core=ran)
     assert (answer.case_id, answer.outcome) == (record.case_id, Outcome.OK)
 

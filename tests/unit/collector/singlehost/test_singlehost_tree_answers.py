@@ -139,9 +139,11 @@ def test_kernel_that_ran_in_place_of_another_is_recorded_under_its_name(tree):
     tree.write("MatMulV2", matmul("8,8;8,8", "8,8"))
     tree.write("MatMulV3", matmul("4,4;4,4", "4,4"))
     work = Replay(tree)
-    asked = next(r for r in work.to_measure if r.kernel_type == "MatMulV2")
-    ran = as_ran(asked, "MatMulV3", "dynamic", "AI_CORE")
-    work.take(measured(asked, outcome=Outcome.SUBSTITUTED), measured(ran, asked=asked.case_id))
+    requested = next(r for r in work.to_measure if r.kernel_type == "MatMulV2")
+    ran = as_ran(requested, "MatMulV3", "dynamic", "AI_CORE")
+    work.take(
+        measured(requested, outcome=Outcome.SUBSTITUTED), measured(ran, asked=requested.case_id)
+    )
     assert tree.durations("MatMulV2") == [""]
     assert tree.durations("MatMulV3") == ["", "3.000000"]
     assert tree.rows("MatMulV3")[1]["Input Shapes"] == '"8,8;8,8"'
@@ -154,9 +156,9 @@ def test_missing_only_adds_no_row_for_a_kernel_that_ran_instead(tree):
     tree.write("MatMulV2", matmul("8,8;8,8", "8,8"))
     tree.write("MatMulV3", matmul("4,4;4,4", "4,4"))
     work = Replay(tree, Update.MISSING_ONLY)
-    asked = next(r for r in work.to_measure if r.kernel_type == "MatMulV2")
-    ran = as_ran(asked, "MatMulV3", "dynamic", "AI_CORE")
-    work.take(measured(ran, asked=asked.case_id))
+    requested = next(r for r in work.to_measure if r.kernel_type == "MatMulV2")
+    ran = as_ran(requested, "MatMulV3", "dynamic", "AI_CORE")
+    work.take(measured(ran, asked=requested.case_id))
     assert tree.durations("MatMulV3") == [""]
     (left,) = work.result((), prune_empty=False).leftover
     assert names(left.fate, "MatMulV2")

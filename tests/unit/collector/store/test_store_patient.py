@@ -108,7 +108,7 @@ def test_refusal_is_retried_only_on_request():
     assert clock.now_s > 0
 
 
-class Told:
+class SetAt:
     """An event that is set at a time of the clock."""
 
     def __init__(self, clock, at_s):
@@ -124,7 +124,7 @@ def test_stop_request_leaves_one_grace_period_for_all_calls(reported_s):
     store = PatientStore(
         AwayFor(10**6),
         600,
-        stop=Told(clock, reported_s),
+        stop=SetAt(clock, reported_s),
         grace_s=20.0,
         clock=clock.time,
         sleep=clock.sleep,
@@ -141,7 +141,7 @@ def test_store_that_returns_within_the_grace_period_is_used():
     inner = AwayFor(5)
     inner.put("a", b"1")
     clock = Clock()
-    options = {"stop": Told(clock, 0.0), "grace_s": 20.0}
+    options = {"stop": SetAt(clock, 0.0), "grace_s": 20.0}
     assert PatientStore(inner, 600, clock=clock.time, sleep=clock.sleep, **options).get("a") == b"1"
 
 
@@ -162,7 +162,7 @@ def test_stop_request_ends_the_retries():
 
 
 class Silent(MemoryStore):
-    """Accepts calls, and answers them only when it is asked to."""
+    """Accepts calls, and answers them only on request."""
 
     def __init__(self):
         super().__init__()

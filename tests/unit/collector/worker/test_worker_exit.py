@@ -217,7 +217,7 @@ class FullStore(MemoryStore):
 
 
 @pytest.mark.parametrize(("waits", "requests"), [(False, 1), (True, 3)])
-def test_worker_waits_for_a_full_store_if_it_is_told_to(
+def test_worker_waits_for_a_full_store_only_on_request(
     tmp_path: Path, waits: bool, requests: int
 ) -> None:
     store = FullStore()

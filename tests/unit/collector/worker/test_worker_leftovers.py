@@ -56,10 +56,10 @@ class Instrument:
     requested."""
 
     def __init__(self, folder, stop=None):
-        self.folder, self.stop, self.asked = folder, stop, []
+        self.folder, self.stop, self.batches = folder, stop, []
 
     def measure(self, batch, provenance):
-        self.asked.append([case.record.case_id for case in batch])
+        self.batches.append([case.record.case_id for case in batch])
         summary = self.folder / "summary"
         summary.write_text("rows")
         if self.stop:
@@ -71,7 +71,7 @@ class Instrument:
                 Outcome.OK,
                 "",
                 provenance,
-                timing=Timing(*[1.0 + len(self.asked)] * 7, 0.1),
+                timing=Timing(*[1.0 + len(self.batches)] * 7, 0.1),
             )
             for case in batch
         )
@@ -134,7 +134,7 @@ def finished(store: Store, plan, folder) -> tuple[int, int]:
         r.case_id for r in RECORDS
     }
     assert {reported.mean_us for reported in found.values()} <= {2.0, 3.0}
-    return len(instrument.asked), len(manifest.parts)
+    return len(instrument.batches), len(manifest.parts)
 
 
 def test_complete_session_of_an_earlier_attempt_is_reused(left, tmp_path):
@@ -283,7 +283,7 @@ def test_shard_with_a_damaged_commit_is_left_unchanged(left, tmp_path, caplog, d
     with caplog.at_level(logging.ERROR):
         assert run(store, plan, "a2", instrument)
         give_up(answers(store, plan, "a3"), Outcome.CRASHED, "nobody could")
-    assert not instrument.asked and store.get(key) == data
+    assert not instrument.batches and store.get(key) == data
     assert caplog.messages and all(names(one, "s1", key) for one in caplog.messages)
 
 

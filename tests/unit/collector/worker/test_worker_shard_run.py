@@ -90,7 +90,7 @@ def test_kernel_that_cannot_be_built_is_unsupported_and_takes_no_session(tmp_pat
         store, instrument = MemoryStore(), Pretender(tmp_path)
         assert run(store, planned, instrument, backend="npu")
         assert outcomes_of(store) == {usual.case_id: Outcome.OK, built.case_id: outcome}
-        assert len(instrument.asked) == (1 if problem else 2)  # sessions
+        assert len(instrument.batches) == (1 if problem else 2)  # sessions
         refused = [m.reason for m in measured(store) if m.outcome is Outcome.UNSUPPORTED]
         assert len(refused) == bool(problem) and all(problem in reason for reason in refused)
 
@@ -109,7 +109,7 @@ def test_every_case_has_one_final_outcome(tmp_path):
         odd[2].record.case_id: Outcome.REJECTED,
     }
     assert outcomes_of(store) == expected
-    assert [len(batch) for batch in instrument.asked] == [2, 2]  # two seconds per session
+    assert [len(batch) for batch in instrument.batches] == [2, 2]  # two seconds per session
 
 
 def test_part_of_an_earlier_attempt_is_not_measured_again(tmp_path):
@@ -123,7 +123,7 @@ def test_part_of_an_earlier_attempt_is_not_measured_again(tmp_path):
     assert not run(store, cases(), Pretender(tmp_path, stop_after_one), "a1", stop)
     second = Pretender(tmp_path)
     assert run(store, cases(), second, "a2")
-    assert second.asked == [[case.record.case_id for case in cases()[2:]]]
+    assert second.batches == [[case.record.case_id for case in cases()[2:]]]
     manifest = committed(store)
     assert {entry.part.key.split("/")[4] for entry in manifest.parts} == {"a1", "a2"}
     assert set(manifest.final) == {case.record.case_id for case in cases()}
@@ -139,8 +139,8 @@ def test_disturbed_case_is_repeated_at_the_end_and_its_undisturbed_result_is_fin
         HELD if session == 1 and case == first.record.case else QUIET
     )
     assert run(store, cases(), instrument)
-    assert [len(batch) for batch in instrument.asked] == [2, 2, 1]
-    assert instrument.asked[-1] == [first.record.case_id]
+    assert [len(batch) for batch in instrument.batches] == [2, 2, 1]
+    assert instrument.batches[-1] == [first.record.case_id]
     rows = {m.measurement_id: m for m in measured(store)}
     assert len(rows) == 5 and not any(rows[m].is_disturbed for m in committed(store).final.values())
 
@@ -149,10 +149,10 @@ def test_results_of_a_permanently_busy_machine_are_final(tmp_path):
     store, instrument = MemoryStore(), Pretender(tmp_path)
     instrument.disturbance = lambda case, session: HELD
     assert run(store, cases(8), instrument, session_s=8.0)
-    assert [len(batch) for batch in instrument.asked] == [8]
+    assert [len(batch) for batch in instrument.batches] == [8]
     assert set(outcomes_of(store).values()) == {Outcome.OK}
     idle = Pretender(tmp_path)
-    assert run(store, cases(8), idle, "a2") and idle.asked == []
+    assert run(store, cases(8), idle, "a2") and idle.batches == []
 
 
 def test_later_disturbed_result_does_not_replace_an_undisturbed_one(tmp_path):
@@ -174,7 +174,7 @@ def test_committed_shard_is_not_measured_again(tmp_path):
     before = committed(store)
     idle = Pretender(tmp_path)
     assert run(store, cases(), idle, "a2")
-    assert idle.asked == [] and committed(store) == before
+    assert idle.batches == [] and committed(store) == before
 
 
 def test_lost_records_are_measured_once_more(tmp_path):
@@ -188,15 +188,15 @@ def test_lost_records_are_measured_once_more(tmp_path):
     other = MemoryStore()
     run(other, cases(2), always)
     assert set(outcomes_of(other).values()) == {Outcome.PROFILER_LOST}
-    assert len(always.asked) == 2
+    assert len(always.batches) == 2
 
 
 def test_sessions_that_do_not_start_blame_the_node(tmp_path):
     store, mute = MemoryStore(), Pretender(tmp_path, lambda case, session: None, began=False)
     with pytest.raises(SessionsFail, match=naming("2 sessions", "SIGSEGV")):
         run(store, cases(), mute)
-    assert len(mute.asked) == 2 and read_shard_commit(store, "c", "s1") is None
-    assert mute.asked[0] == mute.asked[1]  # a batch that never started is not suspected
+    assert len(mute.batches) == 2 and read_shard_commit(store, "c", "s1") is None
+    assert mute.batches[0] == mute.batches[1]  # a batch that never started is not suspected
 
 
 @pytest.mark.parametrize("poison", [(0,), (7,), (15,), (3, 4), (0, 15), range(16)])
@@ -210,7 +210,7 @@ def test_case_that_ends_its_session_from_outside_is_found_and_blamed(tmp_path, p
         for i, case in enumerate(shard)
     }
     assert found == expected
-    assert len(instrument.asked) <= 1 + 10 * len(poison)
+    assert len(instrument.batches) <= 1 + 10 * len(poison)
     rows = measured(store)
     reasons = {m.reason for m in rows if m.outcome is Outcome.CRASHED}
     assert reasons == {"killed by SIGSEGV outside any case"}
@@ -244,7 +244,7 @@ def test_case_that_kills_its_worker_costs_only_itself(tmp_path, guilty, deadly):
         try:
             assert run(store, shard, instrument, f"a{attempt}", session_s=100.0)
         except Killed:
-            sizes.append(len(instrument.asked[-1]))
+            sizes.append(len(instrument.batches[-1]))
         else:
             break
     assert sizes == deadly
@@ -274,7 +274,7 @@ def test_session_that_ended_without_a_part_is_not_suspect(tmp_path):
     assert later.killed == ()
     again = Pretender(tmp_path)
     assert run(store, shard, again, "a2", session_s=100.0)
-    assert [len(batch) for batch in again.asked] == [4]
+    assert [len(batch) for batch in again.batches] == [4]
 
 
 def test_stopped_session_blames_no_case(tmp_path):
@@ -308,7 +308,7 @@ def test_manifest_has_the_usage_of_all_attempts(tmp_path):
     poison = Poisoned(tmp_path, cases()[3:])  # the sessions: both cases, the third, the faulty one
     assert run(store, cases(), poison, "a2")
     manifest = committed(store)
-    assert len(poison.asked) == 3
+    assert len(poison.batches) == 3
     assert manifest.usage == Usage(4.0, 4.0, 4.0, 0.0)
     assert sorted(entry.usage.wall_s for entry in manifest.parts) == [1.0, 1.0, 2.0]
 
@@ -403,7 +403,7 @@ def test_substituted_kernel_is_stored_and_is_not_a_result_of_the_shard(tmp_path)
     assert set(committed(store).final) == {case.record.case_id for case in shard}
     rows = measured(store)
     assert sum(m.is_filed and m.is_good for m in rows) == 2
-    assert len(instrument.asked) == 1
+    assert len(instrument.batches) == 1
 
 
 def test_substituted_kernel_equal_to_a_requested_case_is_not_its_result(tmp_path):
@@ -447,7 +447,7 @@ def test_unreadable_records_are_bisected_and_blame_the_node(tmp_path):
     mute = Unreadable(tmp_path, lambda case, session: None)
     with pytest.raises(SessionsFail, match=naming("Add", "msprof wrote no op_summary")):
         run(store, cases(4), mute, session_s=100.0)
-    assert [len(batch) for batch in mute.asked] == [4, 2, 1]
+    assert [len(batch) for batch in mute.batches] == [4, 2, 1]
     assert measured(store) == []
 
 

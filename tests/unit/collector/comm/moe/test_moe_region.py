@@ -25,11 +25,11 @@ def all_points(grid):
 class CountingOracle:
     def __init__(self, accepts):
         self._accepts = accepts
-        self.asked = []
+        self.points = []
 
     def __call__(self, point):
-        assert point not in self.asked
-        self.asked.append(point)
+        assert point not in self.points
+        self.points.append(point)
         return self._accepts(point)
 
 
@@ -48,7 +48,7 @@ def is_found(grid, accepts):
     region = find_region(grid, oracle)
     assert region.open_points == 0
     assert all(region.is_accepted(point) == accepts(point) for point in all_points(grid))
-    return len(oracle.asked)
+    return len(oracle.points)
 
 
 @st.composite
@@ -108,7 +108,7 @@ def test_a_limit_of_rows_is_found_where_more_choices_leave_fewer_tokens(rows, mo
 def test_probe_ends_if_the_smallest_call_is_refused():
     oracle = CountingOracle(lambda point: False)
     find_region(grid_of((9, 9, 9)), oracle)
-    assert oracle.asked == [(0, 0, 0)]
+    assert oracle.points == [(0, 0, 0)]
 
 
 def test_invalid_points_of_the_grid_are_not_tried():
@@ -120,7 +120,7 @@ def test_invalid_points_of_the_grid_are_not_tried():
 
     oracle = CountingOracle(lambda point: grid.values(point)[0] <= 2)
     region = find_region(grid, oracle, is_call)
-    assert all(map(is_call, oracle.asked))
+    assert all(map(is_call, oracle.points))
     assert [(one.experts, one.choices) for one in region.limits()] == [
         (2, 1),
         (2, 2),

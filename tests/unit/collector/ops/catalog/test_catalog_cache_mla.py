@@ -159,9 +159,9 @@ def test_third_prolog_equals_the_second_and_returns_the_norm(torch, case_of, bui
     assert (
         op.rejection_reason(case, "npu") == op.rejection_reason(third(second, False), "npu") == ""
     )
-    wanted, found = launch(second, build(second)), launch(case, call := build(case))
-    for mine, expected in zip(found[:4], wanted[:4], strict=True):
-        torch.testing.assert_close(mine, expected)
+    expected, found = launch(second, build(second)), launch(case, call := build(case))
+    for mine, other in zip(found[:4], expected[:4], strict=True):
+        torch.testing.assert_close(mine, other)
     x, down, *_, gamma = call.args[:6]
     query = x.double() @ down.double()
     if mode == "int8":
