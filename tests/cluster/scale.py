@@ -31,7 +31,7 @@ from tests.cluster.namespace import Namespace
 from tests.cluster.shipped import write_kubeconfig
 from tests.servers.versitygw import free_port
 from tests.unit.collector.database.campaign_maker import add_record
-from tests.unit.jobs.plans import TOLD
+from tests.unit.jobs.plans import COMPLETE_TARGET
 
 NODES, DEVICES = 256, 8
 _NAME, _BARE = "fleet", "bare"
@@ -49,7 +49,7 @@ tolerations: [{key: kwok.x-k8s.io/node, operator: Exists}]
 _TEXT = f"""\
 campaign: {_NAME}
 sources: [{{cases: SHA256}}]
-target: {TOLD}
+target: {COMPLETE_TARGET}
 backend: npu
 devices: {NODES * DEVICES}
 shards: {{target_s: 0.001, session_s: 1}}

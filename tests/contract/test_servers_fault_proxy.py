@@ -28,7 +28,7 @@ class Echo(BaseHTTPRequestHandler):
 
     def answer(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.got.append((self.command, self.path, body, self.headers["X-Told"]))
+        self.server.got.append((self.command, self.path, body, self.headers["X-Test"]))
         if self.path == "/watch":
             return self.watch()
         reply = b"" if self.command == "HEAD" else self.command.encode() + b" " + body

@@ -10,7 +10,7 @@ _VIEW = "the copy reads a view, and what the kernel is given of it is not known"
 _RETURNED = "the function returns its outputs, so that the record does not hold them"
 
 # Kernels whose recorded call does not have all cells, in some rows or in every one.
-UNTOLD: Mapping[str, str] = MappingProxyType(
+INCOMPLETE: Mapping[str, str] = MappingProxyType(
     {
         "AsStrided": _VIEW,
         **dict.fromkeys(

@@ -55,7 +55,7 @@ def run_inside(module: str, release: str) -> str:
     folder = stack_folder(release)
     env = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     with tempfile.TemporaryDirectory() as scratch:
-        out = Path(scratch) / "told"
+        out = Path(scratch) / "calls"
         python, site = str(folder / "python/bin/python"), str(folder / "site")
         inside = [python, "-m", module, _INSIDE, site, str(out)]
         subprocess.run(inside, cwd=_ROOT, check=True, env=env, stdout=sys.stderr)

@@ -49,7 +49,7 @@ def recorded_triton(release: str) -> str:
     """Return what the functions of an installed release launch now."""
     serving = install_serving(release)
     with tempfile.TemporaryDirectory() as scratch:
-        out, log = Path(scratch) / "told", Path(scratch) / "calls"
+        out, log = Path(scratch) / "launches", Path(scratch) / "calls"
         env = dict(engine_environment(EngineSettings(release, ()), serving, log))
         env["PYTHONPATH"] = os.pathsep.join((env["PYTHONPATH"], str(_ROOT)))
         inside = [str(serving.python), "-m", "tests.npu.triton_rows", _INSIDE, str(out)]

@@ -2,7 +2,7 @@
 
 with ScriptedServer([Answer(429), Answer(200, {"items": []})]) as server:
     ...
-assert [asked.method for asked in server.asked] == ["POST", "POST"]
+assert [request.method for request in server.requests] == ["POST", "POST"]
 """
 
 import json
@@ -46,7 +46,7 @@ class ScriptedServer:
 
     def __init__(self, answers: Sequence[Answer]):
         self.answers = list(answers)
-        self.asked: list[Requested] = []
+        self.requests: list[Requested] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
         scripted = self
@@ -58,14 +58,14 @@ class ScriptedServer:
                 length = int(self.headers.get("Content-Length") or 0)
                 body = self.rfile.read(length)
                 url = urlsplit(self.path)
-                asked = Requested(
+                request = Requested(
                     self.command,
                     url.path,
                     dict(parse_qsl(url.query)),
                     json.loads(body) if body else None,
                     self.headers.get("Content-Type") or "",
                 )
-                scripted._give(self, scripted._next(asked))
+                scripted._give(self, scripted._next(request))
 
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
 
@@ -92,9 +92,9 @@ class ScriptedServer:
         self._thread.join()
         self._server.server_close()
 
-    def _next(self, asked: Requested) -> Answer:
+    def _next(self, request: Requested) -> Answer:
         with self._lock:
-            self.asked.append(asked)
+            self.requests.append(request)
             return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     def _give(self, handler: BaseHTTPRequestHandler, answer: Answer) -> None:

@@ -101,7 +101,7 @@ def test_tensorcast_answers_every_row_by_its_own_duration(tmp_path: Path) -> Non
     assert commit is not None
     pull_version(store, commit, tmp_path / "tree")
     here = [str(ROOT), sysconfig.get_path("purelib")]
-    script = Path(__file__).with_name("asked_by_tensorcast.py")
+    script = Path(__file__).with_name("queried_by_tensorcast.py")
     environ = clean_environ() | {"PYTHONPATH": os.pathsep.join(here)}
     run = subprocess.run(
         [python, script, tmp_path], env=environ, capture_output=True, text=True, timeout=300

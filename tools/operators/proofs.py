@@ -16,7 +16,7 @@ from collector.ops.spec import OpSpec
 from collector.ranks.distribution import DISTRIBUTE_KERNELS, OF_950
 from tests.fixtures.op_rows import rows_alone, rows_of_graphs
 from tests.npu.golden import golden_path
-from tests.npu.shown_otherwise import DIFFERENT, UNTOLD
+from tests.npu.shown_otherwise import DIFFERENT, INCOMPLETE
 from tests.npu.stock_stacks import otherwise_path
 from tests.npu.triton_rows import triton_path
 from tools.operators.releases.wheels import definitions_of
@@ -81,8 +81,8 @@ def proof(op: OpSpec) -> str:
         return _CHOSEN_ON_950.format(OF_950[op.kernel])
     if op.kernel in DISTRIBUTE_KERNELS:
         return _OVER_RANKS
-    if op.kernel in UNTOLD:
-        return f"call recorded; {UNTOLD[op.kernel]}"
+    if op.kernel in INCOMPLETE:
+        return f"call recorded; {INCOMPLETE[op.kernel]}"
     if op.layouts and not op.kernel.startswith("BN"):  # whose blocks are those of torch_npu
         return _IN_BLOCKS
     rows = rows_alone(op.kernel)

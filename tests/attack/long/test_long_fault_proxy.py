@@ -15,7 +15,7 @@ upstream, proxy, client = smoke.upstream, smoke.proxy, smoke.client
 
 def test_requests_pass_with_their_bodies_and_headers(client, upstream):
     for method in ("PUT", "PATCH", "DELETE"):
-        assert query(client, method, "/a?b=%20", b"body", **{"X-Told": "yes"}) == (
+        assert query(client, method, "/a?b=%20", b"body", **{"X-Test": "yes"}) == (
             200,
             method.encode() + b" body",
         )

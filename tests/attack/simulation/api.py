@@ -22,8 +22,8 @@ _OF_CLUSTER = re.compile(r"/api/v1/(nodes|pods)")
 
 
 class ApiServer:
-    """`changed` is called with the kind that changed, `created` with each new Job, `asked` for
-    every request."""
+    """Each of `changed` is called with the kind that changed, `admission` with each Job that is
+    created, `others` with the path of a group that the server does not have."""
 
     def __init__(self, world: World, faults: Faults):
         self.world, self.faults = world, faults

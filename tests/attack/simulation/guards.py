@@ -36,7 +36,9 @@ class Guards:
         for name, pods in held.items():
             most = self._stage.expected[name].devices
             if len(pods) > most and self._with_work(name, pods) > most:
-                self._stage.world.broken(f"{name}: {len(pods)} pods, and {most} devices are wanted")
+                self._stage.world.broken(
+                    f"{name}: {len(pods)} pods, and {most} devices are requested"
+                )
 
     def _with_work(self, campaign: str, pods: Sequence[Object]) -> int:
         """Return how many of its pods have an uncommitted shard: the others end at once."""

@@ -19,7 +19,7 @@ _TROUBLES = ("device", "sessions", "stuck")
 
 @dataclass
 class Stage:
-    """`wanted` are the campaigns with their current settings, by name; `processes` those that may
+    """`expected` are the campaigns with their current settings, by name; `processes` those that may
     be killed."""
 
     world: World

@@ -50,7 +50,7 @@ def test_gang_that_permanently_lost_a_node_waits_for_another_and_is_recreated(
         for lost in drill.workers("node2"):
             with suppress(RuntimeError):
                 faults.kill_container(drill.namespace, lost["metadata"]["name"])
-        drill.wait("people are told", lambda: {"NodeLost", "GangWaits"} <= drill.reasons())
+        drill.wait("an Event reports it", lambda: {"NodeLost", "GangWaits"} <= drill.reasons())
         assert not drill.namespace.find("jobs", "opmeter.io/kind=gang")
     drill.finish()
     assert set(drill.outcomes().values()) == {"ok"}

@@ -98,11 +98,11 @@ def test_pin_fills_in_only_the_digest(tmp_path):
     stack = tmp_path / "stack.yaml"
     before = STACKS[0].read_text()
     stack.write_text(before)
-    asked = tmp_path / "asked"
-    done = run_pin(tmp_path, stack, skopeo=f'echo "$@" > {asked}; echo {DIGEST}')
+    arguments = tmp_path / "arguments"
+    done = run_pin(tmp_path, stack, skopeo=f'echo "$@" > {arguments}; echo {DIGEST}')
     assert done.returncode == 0, done.stderr
     found = yaml.safe_load(before)
-    assert f"docker://here.test/{found['repository']}:{found['tag']}" in asked.read_text()
+    assert f"docker://here.test/{found['repository']}:{found['tag']}" in arguments.read_text()
     assert stack.read_text() == re.sub(r"(?m)^digest: .*$", f"digest: {DIGEST}", before)
 
 

@@ -10,8 +10,8 @@ from collector.model.plan import (
 )
 from collector.model.stack import Stack
 
-# A complete target, so that no machine is asked: only targets for NPUs can be complete.
-TOLD = (
+# A complete target, so that no machine is queried: only targets for NPUs can be complete.
+COMPLETE_TARGET = (
     "{device: ATLAS_800_A2_376T_64G, vllm: 0.18.0, torch: 2.9.0, cann: '8.5.0', driver: 24.1.rc2, "
     "firmware: 7.7.0, torch_npu: 2.9.0}"
 )

@@ -50,7 +50,7 @@ def solved(loads):
 
 
 def test_further_loads_determine_every_load_of_a_range():
-    """Borders are found between recorded loads, conditions of two terms are told apart."""
+    """Borders are found between recorded loads, conditions of two terms are distinguished."""
     loads = [(1, 11), (3, 101), (1, 2000), (5, 411)]
     while (found := solved(loads)).further[0]:
         loads += [(one.requests, one.queries) for one in found.further[0]]

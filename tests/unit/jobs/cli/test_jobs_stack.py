@@ -53,7 +53,7 @@ def run(limit_s, takes_s):
     code = (
         "import time; from collector.host import stack; from collector.model.stack import Stack\n"
         "from jobs.cli.machine import stack_command\n"
-        f"stack.local_stack = lambda *asked: time.sleep({takes_s}) or Stack('D', '2.9.0')\n"
+        f"stack.local_stack = lambda *arguments: time.sleep({takes_s}) or Stack('D', '2.9.0')\n"
         f"stack_command(backend='cpu', limit={limit_s})"
     )
     folder = Path(__file__).parents[4]

@@ -70,10 +70,10 @@ class WatchedStore(MemoryStore):
         return self._seen(super().list, prefix)
 
 
-TOLD = "target: {device: CPU_test_2t, torch: 2.13.0+cpu}"
+CPU_TARGET = "target: {device: CPU_test_2t, torch: 2.13.0+cpu}"
 
 
-def campaign_text(sha256, devices=4, target=TOLD, more="", target_s=0.01, session_s=1):
+def campaign_text(sha256, devices=4, target=CPU_TARGET, more="", target_s=0.01, session_s=1):
     return (
         f"campaign: small\nsources: [{{cases: {sha256}}}]\nbackend: cpu\ndevices: {devices}\n"
         f"{target}\nshards: {{target_s: {target_s}, session_s: {session_s}}}\n{more}"

@@ -17,7 +17,7 @@ from jobs.objects.kueue import QUEUE
 from jobs.objects.site import load_site
 from jobs.objects.waves import Wave
 from tests.unit.jobs.controller.simulated_campaign import Simulation
-from tests.unit.jobs.plans import TOLD
+from tests.unit.jobs.plans import COMPLETE_TARGET
 
 pytestmark = pytest.mark.fast
 
@@ -29,7 +29,7 @@ ROW = 'static,AI_VECTOR_CORE,"""8,8;8,8""",FLOAT;FLOAT,ND;ND,"""8,8""",FLOAT,ND\
 OP_MAPPING = "operator_mappings: {aten.add.Tensor: {kernel_type: Add, query_mode: elementwise}}\n"
 TARGET = "target: {device: CPU_x_2t, torch: 2.13.0}\n"
 TEXT = f"campaign: c\nsources: [{{tree: tree}}]\nbackend: cpu\ndevices: 2\n{TARGET}"
-NPUS = TEXT.replace("backend: cpu", "backend: npu").replace(TARGET, f"target: {TOLD}\n")
+NPUS = TEXT.replace("backend: cpu", "backend: npu").replace(TARGET, f"target: {COMPLETE_TARGET}\n")
 DEPLOYMENT = Deployment("bench", "here/worker:1", "here/controller:1", "s3://perf/x")
 CPU = load_site("cpu")
 
@@ -64,7 +64,7 @@ sources:
       {{operations: [all_reduce], bytes: [4096], groups: [32], ranks: 32, grid: [2, 8, 2]}}
 backend: npu
 devices: 32
-target: {TOLD}
+target: {COMPLETE_TARGET}
 """
     site = load_site("a3-800t", {"shape": "node", "super_pod_label": "example.com/sp"})
     (job,) = first_objects(campaign_of(folder, text), site, DEPLOYMENT, MemoryStore())

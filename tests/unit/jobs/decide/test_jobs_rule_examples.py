@@ -252,13 +252,13 @@ def queued_job(pods, **more):
     return replace(job_of(wave_of(8), queue="team", **more), parallelism=pods)
 
 
-@pytest.mark.parametrize(("admitted", "asked"), [(0, [1]), (100, [7] * 8)])
-def test_example_of_queued_jobs(admitted, asked):
+@pytest.mark.parametrize(("admitted", "caps"), [(0, [1]), (100, [7] * 8)])
+def test_example_of_queued_jobs(admitted, caps):
     expected = desired(1000, workers=400, queue="team", kueue=True)
     live = [queued_job(admitted)] if admitted else []
     todo = [shard.shard_id for shard in expected.plan.shards]
     found = queued_launches(expected, Observed(frozenset(), ()), live, todo, avoid=())
-    assert [launch.cap for launch in found] == asked
+    assert [launch.cap for launch in found] == caps
 
 
 @pytest.mark.parametrize(("waits_for", "is_deleted"), [(51, True), (50, False)])

@@ -214,7 +214,7 @@ def dying_worker(tmp_path, monkeypatch, real_starts):
     """Workers that print a message and end as specified."""
 
     def put(end):
-        package = tmp_path / "told" / "collector" / "worker"
+        package = tmp_path / "dying" / "collector" / "worker"
         package.mkdir(parents=True)
         for folder in (package, package.parent):
             (folder / "__init__.py").touch()
@@ -223,7 +223,7 @@ def dying_worker(tmp_path, monkeypatch, real_starts):
             "print('session 3: Add 4,4', file=sys.stderr, flush=True)\n"
             f"{end}\n"
         )
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "told"))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "dying"))
 
     return put
 

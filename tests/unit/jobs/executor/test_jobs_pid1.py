@@ -32,10 +32,10 @@ def breaks():
     raise RuntimeError("a mistake")
 
 def stops():
-    told = []
-    signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+    received = []
+    signal.signal(signal.SIGTERM, lambda *_: received.append(1))
     print("ready", flush=True)
-    while not told:
+    while not received:
         time.sleep(0.02)
     return 75
 

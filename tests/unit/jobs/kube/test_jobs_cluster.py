@@ -69,15 +69,15 @@ def listing(*names, token="", kind="Job"):
 def test_creation_is_retried_while_the_server_is_overloaded(cluster_of, trouble):
     cluster, server = cluster_of(trouble, trouble, Answer(201, JOB))
     assert cluster.create_or_adopt(JOB)
-    assert [asked.method for asked in server.asked] == ["POST"] * 3
-    assert {asked.path for asked in server.asked} == {JOBS}
-    assert server.asked[-1].query == {"fieldValidation": "Strict", "fieldManager": "opmeter"}
+    assert [request.method for request in server.requests] == ["POST"] * 3
+    assert {request.path for request in server.requests} == {JOBS}
+    assert server.requests[-1].query == {"fieldValidation": "Strict", "fieldManager": "opmeter"}
 
 
 def test_patch_is_server_side_applied_and_retried(cluster_of):
     cluster, server = cluster_of(BUSY, Answer(200, JOB))
     cluster.patch_job("wave-1", {"parallelism": 2, "suspend": False})
-    one, two = server.asked
+    one, two = server.requests
     assert one == two and two.method == "PATCH" and two.query["force"] == "true"
     assert two.content_type == "application/apply-patch+yaml"
     assert two.body["spec"] == {"parallelism": 2, "suspend": False}
@@ -95,7 +95,7 @@ def test_existing_job_is_adopted_if_its_specification_is_equal(cluster_of):
 def test_creation_with_a_lost_reply_adopts_its_own_job(cluster_of):
     cluster, server = cluster_of(Answer(cut=True), Answer(409), Answer(200, JOB))
     assert not cluster.create_or_adopt(JOB)
-    assert [asked.method for asked in server.asked] == ["POST", "POST", "GET"]
+    assert [request.method for request in server.requests] == ["POST", "POST", "GET"]
 
 
 def test_silent_server_is_given_up_in_bounded_time(cluster_of):
@@ -103,13 +103,13 @@ def test_silent_server_is_given_up_in_bounded_time(cluster_of):
         cluster, server = cluster_of(Answer(200, {}, silent_s=30), patience_s=patience_s)
         with pytest.raises(ClusterAway):
             cluster.version()
-        assert len(server.asked) <= most  # the client itself repeats no request
+        assert len(server.requests) <= most  # the client itself repeats no request
 
 
 def test_truncated_response_is_retried(cluster_of):
     cut = Answer(200, '{"gitVersion": "v1.', {"X": "y"})
     cluster, server = cluster_of(Answer(cut=True), Answer(200, {"gitVersion": "v1.36.3"}))
-    assert cluster.version() == "v1.36.3" and len(server.asked) == 2
+    assert cluster.version() == "v1.36.3" and len(server.requests) == 2
     cluster, _ = cluster_of(cut)
     with pytest.raises(ClusterAway, match="gitVersion"):
         cluster.version()
@@ -119,14 +119,14 @@ def test_refusal_is_reported_in_the_words_of_the_server_and_not_retried(cluster_
     cluster, server = cluster_of(Answer(403, {"message": "exceeded quota: pods"}))
     with pytest.raises(ClusterError, match="403: exceeded quota: pods"):
         cluster.create_or_adopt(JOB)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_long_listing_is_read_in_pages(cluster_of):
     cluster, server = cluster_of(listing("a", "b", token="next"), listing("c"))
     assert [pod["metadata"]["name"] for pod in cluster.pods("x=y")] == ["a", "b", "c"]
-    assert [asked.query.get("continue") for asked in server.asked] == [None, "next"]
-    assert all(asked.query["limit"] == "500" for asked in server.asked)
+    assert [request.query.get("continue") for request in server.requests] == [None, "next"]
+    assert all(request.query["limit"] == "500" for request in server.requests)
 
 
 def test_expired_listing_is_started_again(cluster_of):
@@ -135,7 +135,7 @@ def test_expired_listing_is_started_again(cluster_of):
         listing("a", "b", token="old"), gone, listing("a", token="new"), listing("c")
     )
     assert sorted(job["metadata"]["name"] for job in cluster.jobs("x")) == ["a", "b", "c"]
-    assert len(server.asked) == 4
+    assert len(server.requests) == 4
 
 
 def test_forbidden_node_list_is_empty(cluster_of):
@@ -150,7 +150,7 @@ def test_forbidden_node_list_is_empty(cluster_of):
 def test_deletion_of_a_missing_object_succeeds(cluster_of):
     cluster, server = cluster_of(Answer(404, {"message": "not found"}))
     cluster.delete_job("wave-1")
-    assert server.asked[0].body == {"propagationPolicy": "Background"}
+    assert server.requests[0].body == {"propagationPolicy": "Background"}
     with pytest.raises(ObjectMissing):
         cluster.delete_config_map("c")
     assert cluster.lease("l") is None
@@ -178,7 +178,7 @@ def test_dry_run_detects_a_queue_that_suspends_new_jobs(kept, queued):
 def test_workloads_are_read_in_the_preferred_version(cluster_of):
     cluster, server = cluster_of(KUEUE, listing("job-a", kind="Workload"))
     assert [one["metadata"]["name"] for one in cluster.kueue.workloads()] == ["job-a"]
-    assert server.asked[1].path == "/apis/kueue.x-k8s.io/v1beta1/namespaces/bench/workloads"
+    assert server.requests[1].path == "/apis/kueue.x-k8s.io/v1beta1/namespaces/bench/workloads"
 
 
 @pytest.mark.parametrize("answers", [[Answer(404)], [KUEUE, Answer(403)], [Answer(403)]])
@@ -199,7 +199,7 @@ def test_queues_are_read_by_name_and_a_missing_one_is_reported(cluster_of):
     assert cluster.kueue.local_queue("team") == queue.body
     with pytest.raises(ObjectMissing):
         cluster.kueue.cluster_queue("cq")
-    paths = [asked.path for asked in server.asked]
+    paths = [request.path for request in server.requests]
     assert paths[1].endswith("/v1beta1/namespaces/bench/localqueues/team")
     assert paths[3].endswith("/v1beta1/clusterqueues/cq")
 
@@ -209,7 +209,7 @@ def test_repeated_announcement_is_one_event(cluster_of):
     owner = {"metadata": {"name": "campaign", "namespace": "bench", "uid": "u"}}
     cluster.announce(owner, "NodeLost", "n1 is silent for 5 s", about="n1", warning=True)
     cluster.announce(owner, "NodeLost", "n1 is silent for 9 s", about="n1", warning=True)
-    one, two = (asked.body for asked in server.asked)
+    one, two = (request.body for request in server.requests)
     assert one["metadata"]["name"] == two["metadata"]["name"]
     assert one["involvedObject"]["uid"] == "u" and one["type"] == "Warning"
 
@@ -221,7 +221,7 @@ def change(name, kind="MODIFIED"):
 def test_watch_starts_at_the_current_version_and_yields_names(cluster_of):
     cluster, server = cluster_of(listing(), Answer(lines=[change("a"), change("b")]))
     assert list(cluster.watch_jobs("x=y", 1)) == ["a", "b"]
-    assert server.asked[1].query == {
+    assert server.requests[1].query == {
         "watch": "true",
         "timeoutSeconds": "1",
         "labelSelector": "x=y",
@@ -283,7 +283,7 @@ def test_old_server_that_refuses_the_fields_lacks_the_features():
 
 def test_daemon_sets_of_all_namespaces_are_listed_or_unknown(cluster_of):
     cluster, server = cluster_of(listing("plugin", token="more"), listing("plugin"))
-    assert cluster.daemon_sets() is not None and len(server.asked) == 2
+    assert cluster.daemon_sets() is not None and len(server.requests) == 2
     cluster, _ = cluster_of(Answer(403, {"message": "forbidden"}))
     assert cluster.daemon_sets() is None
 
@@ -291,9 +291,9 @@ def test_daemon_sets_of_all_namespaces_are_listed_or_unknown(cluster_of):
 def test_rights_of_another_account_are_reviewed_in_its_name(cluster_of):
     cluster, server = cluster_of(Answer(201, {"status": {"allowed": True}}), Answer(403))
     assert cluster.may("list", "batch", "jobs", account="opmeter-controller")
-    (asked,) = server.asked
-    assert asked.path.endswith("/namespaces/bench/localsubjectaccessreviews")
-    assert asked.body["spec"]["user"] == "system:serviceaccount:bench:opmeter-controller"
+    (request,) = server.requests
+    assert request.path.endswith("/namespaces/bench/localsubjectaccessreviews")
+    assert request.body["spec"]["user"] == "system:serviceaccount:bench:opmeter-controller"
     with pytest.raises(ClusterError):
         cluster.may("list", "batch", "jobs", account="opmeter-controller")
 
@@ -304,5 +304,5 @@ def test_right_to_one_object_is_reviewed_by_its_name(cluster_of):
     of_lease = ("update", "coordination.k8s.io", "leases", "opmeter-merge")
     assert cluster.may(*of_lease) and cluster.may(*of_lease, account="it")
     assert cluster.may("create", *of_lease[1:3])
-    asked = [one.body["spec"]["resourceAttributes"].get("name") for one in server.asked]
-    assert asked == ["opmeter-merge", "opmeter-merge", None]
+    reviewed = [one.body["spec"]["resourceAttributes"].get("name") for one in server.requests]
+    assert reviewed == ["opmeter-merge", "opmeter-merge", None]

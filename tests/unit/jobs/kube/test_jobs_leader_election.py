@@ -105,9 +105,9 @@ def test_lost_reply_does_not_lose_the_lease():
 def test_lease_is_not_requested_between_renewals():
     now, cluster, (one, _) = candidates(1.0, 1.0)
     one.hold()
-    asked = cluster.requests
+    before = cluster.requests
     now.now += 1
-    assert one.hold() and cluster.requests == asked
+    assert one.hold() and cluster.requests == before
 
 
 @given(
@@ -139,15 +139,15 @@ class Looks:
     """A controller that is only counted."""
 
     def __init__(self, results=()):
-        self.results, self.reconciliations, self.asked = list(results), 0, 0
+        self.results, self.reconciliations, self.reads = list(results), 0, 0
 
     def reconcile(self):
         self.reconciliations += 1
         return {"c": self.results.pop(0), "other": True} if self.results else {"other": False}
 
     def read_state(self, only):
-        self.asked += 1
-        return {only: self.asked > 1}
+        self.reads += 1
+        return {only: self.reads > 1}
 
 
 class StopAfter:
@@ -180,7 +180,7 @@ def test_deleted_campaign_ends_the_loop():
 def test_follower_waits_for_the_leader_to_finish():
     reconciliations = Looks()
     assert run_forever(reconciliations, lambda: False, StopAfter(99), until="c", interval_s=0)
-    assert reconciliations.reconciliations == 0 and reconciliations.asked == 2
+    assert reconciliations.reconciliations == 0 and reconciliations.reads == 2
 
 
 def test_unavailable_api_server_does_not_end_the_loop():
@@ -221,9 +221,9 @@ class LongReconciliation:
 
     def reconcile(self):
         for _ in range(7):
-            asked = self.cluster.requests
+            before = self.cluster.requests
             self.now.now += DURATION_S / 5
-            wait_for(lambda asked=asked: self.cluster.requests >= asked + 2)
+            wait_for(lambda before=before: self.cluster.requests >= before + 2)
             self.taken |= self.other.hold()
         return {"c": True}
 

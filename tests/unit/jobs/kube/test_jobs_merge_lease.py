@@ -248,9 +248,9 @@ def test_lease_is_renewed_while_held():
     one, two = (MergeLease(cluster, name, clock=clock) for name in ("one", "two"))
     with one.held() as guard:
         for _ in range(12):
-            asked = cluster.requests
+            before = cluster.requests
             clock.now += DURATION_S / 5
-            wait_for(lambda asked=asked: cluster.requests >= asked + 2)
+            wait_for(lambda before=before: cluster.requests >= before + 2)
             with pytest.raises(LeaseTaken):
                 two.held().__enter__()
             assert guard.still_holds()

@@ -25,7 +25,7 @@ from tests.unit.jobs.planning.test_jobs_plan_making import (
 from tests.unit.jobs.printed import numbers
 from tests.unit.opmeter.made import recorded, version_of
 
-ASKED = "sampling: {tolerance: 1%}\nquality: {repeat_share: 0}\n"
+SAMPLING = "sampling: {tolerance: 1%}\nquality: {repeat_share: 0}\n"
 CURVE = [record("Add", f"{16 * (n + 1)},{8 * (n % 7 + 1)}") for n in range(1000)]
 ALONE = [record("Mul", f"{n + 1},2") for n in range(5)]
 
@@ -44,7 +44,7 @@ def measured(ids, records):
 @cache
 def first_round():
     """The first plan of a campaign of the curve alone, and the answers to its cases."""
-    made = plan(request(*CURVE, more=ASKED))
+    made = plan(request(*CURVE, more=SAMPLING))
     return made, measured(planned_ids(made), CURVE)
 
 
@@ -53,7 +53,7 @@ def to_the_end():
     return rounds()
 
 
-def rounds(records=(*CURVE, *ALONE), more=ASKED):
+def rounds(records=(*CURVE, *ALONE), more=SAMPLING):
     """All plans of a campaign up to the last one; each is measured."""
     answered, found = {}, []
     while not found or found[-1].plan.forecast.learning:
@@ -83,14 +83,14 @@ def test_quarter_of_a_curve_is_measured_and_all_single_cases():
 
 
 def test_fewer_points_are_measured_if_the_rest_is_known():
-    found, answered = rounds(more=ASKED.replace("1%", "30%"))
+    found, answered = rounds(more=SAMPLING.replace("1%", "30%"))
     assert len(answered) == 165 and found[-1].plan.forecast.unsure <= 0.05 * 840
 
 
 def test_query_keeps_what_the_last_round_promised():
     """Of the cases that are left out, a query of the measured ones has the durations that the round
     predicted, to the tolerance of the campaign, and intervals that cover the true ones."""
-    _, answered = rounds(CURVE, more=ASKED.replace("1%", "30%"))
+    _, answered = rounds(CURVE, more=SAMPLING.replace("1%", "30%"))
     (surface,) = find_surfaces(
         ((one.case_id, one.case) for one in CURVE), OPERATORS.get, "cpu", least=1
     )
@@ -120,13 +120,13 @@ def test_query_keeps_what_the_last_round_promised():
 
 
 def test_equal_results_give_the_same_round():
-    requested, (_, answers) = request(*CURVE, more=ASKED), first_round()
+    requested, (_, answers) = request(*CURVE, more=SAMPLING), first_round()
     one, other = (plan(replace(requested, head_results=answers)) for _ in range(2))
     assert plan_to_json(one.plan) == plan_to_json(other.plan) and one.shards == other.shards
 
 
 def test_point_without_a_duration_is_requested_once():
-    requested, (first, answers) = request(*CURVE, more=ASKED), first_round()
+    requested, (first, answers) = request(*CURVE, more=SAMPLING), first_round()
     ids = planned_ids(first)
     answers = answers | {case: HeadResult(False, None) for case in ids[:5]}
     following = plan(replace(requested, head_results=answers))
@@ -136,12 +136,12 @@ def test_point_without_a_duration_is_requested_once():
 
 
 def test_again_repeats_the_measured_points_and_the_next_round():
-    requested, (_, answers) = request(*CURVE, more=ASKED), first_round()
+    requested, (_, answers) = request(*CURVE, more=SAMPLING), first_round()
     assert len(planned_ids(plan(replace(requested, head_results=answers, again=True)))) == 160 + 50
 
 
 def test_damaged_points_are_measured_independently_of_the_model():
-    requested = request(*CURVE, more=ASKED)
+    requested = request(*CURVE, more=SAMPLING)
     owed = dict.fromkeys((one.case_id for one in CURVE[:300]), "")
     made = plan(replace(requested, cases_to_repeat=owed)).plan
     assert set(planned_ids(plan(replace(requested, cases_to_repeat=owed)))) == owed.keys()
@@ -155,7 +155,7 @@ def test_damaged_points_are_measured_independently_of_the_model():
 
 
 def test_round_without_results_is_followed_by_one_more_and_no_other():
-    requested, (first, _) = request(*CURVE, more=ASKED), first_round()
+    requested, (first, _) = request(*CURVE, more=SAMPLING), first_round()
     in_vain = plan(replace(requested, before=first.plan.forecast))
     assert planned_ids(in_vain) == planned_ids(first) and in_vain.plan.forecast.learning == 0
     one = measured(planned_ids(first)[:1], CURVE)
@@ -169,13 +169,13 @@ def test_round_without_results_is_followed_by_one_more_and_no_other():
 
 
 def test_curves_too_small_to_learn_are_measured_completely():
-    made = plan(request(*CURVE[:799], more=ASKED)).plan
+    made = plan(request(*CURVE[:799], more=SAMPLING)).plan
     assert (made.forecast.left_out, made.forecast.learning, made.forecast.cases) == (0, 0, 799)
-    assert plan(request(*CURVE[:800], more=ASKED)).plan.forecast.left_out == 650
+    assert plan(request(*CURVE[:800], more=SAMPLING)).plan.forecast.left_out == 650
 
 
 def test_suspect_durations_are_used_for_training_and_measured_again():
-    requested, (first, answers) = request(*CURVE, more=ASKED), first_round()
+    requested, (first, answers) = request(*CURVE, more=SAMPLING), first_round()
     ids = planned_ids(first)
     suspected = {case: replace(answers[case], is_suspect=True) for case in ids[:80]}
     following = plan(replace(requested, head_results=answers | suspected))
@@ -186,31 +186,31 @@ def test_suspect_durations_are_used_for_training_and_measured_again():
 def test_other_outputs_are_another_curve():
     other = {"Output Data Types": "BOOL"}
     compared = [replace(one, cells={**one.cells, **other}) for one in CURVE[:100]]
-    made = plan(request(*CURVE, *compared, more=ASKED))
+    made = plan(request(*CURVE, *compared, more=SAMPLING))
     assert {one.case_id for one in compared} <= set(planned_ids(made))
 
 
 def test_other_dtypes_are_another_curve():
     halves = [record("Add", f"{n + 1},8", dtype="FLOAT16") for n in range(100)]
-    made = plan(request(*CURVE, *halves, more=ASKED))
+    made = plan(request(*CURVE, *halves, more=SAMPLING))
     assert {one.case_id for one in halves} <= set(planned_ids(made))
 
 
 def test_unsupported_cases_are_on_no_curve():
     no_owner = [record("Unknown", f"{n + 1},8") for n in range(900)]
-    made = plan(request(*no_owner, more=ASKED))
+    made = plan(request(*no_owner, more=SAMPLING))
     assert made.plan.forecast.left_out == 0 and made.plan.forecast.unsupported == len(no_owner)
 
 
 def test_operator_without_known_work_excludes_no_points():
     broken = [record("Broken", f"{n + 1},8") for n in range(900)]
-    assert plan(request(*broken, more=ASKED)).plan.forecast.left_out == 0
+    assert plan(request(*broken, more=SAMPLING)).plan.forecast.left_out == 0
 
 
 def test_operator_without_operations_has_a_surface():
     moved = operator("Move", flops=lambda case: 0)
     records = [record("Move", f"{n + 1},8") for n in range(900)]
-    requested, find = request(*records, more=ASKED), {**OPERATORS, "Move": moved}.get
+    requested, find = request(*records, more=SAMPLING), {**OPERATORS, "Move": moved}.get
     made = make_plan(requested, find=find)
     following = make_plan(
         replace(requested, head_results=measured(planned_ids(made), records)), find=find

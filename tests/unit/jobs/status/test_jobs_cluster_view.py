@@ -62,7 +62,7 @@ class SimulatedCluster:
         campaign = config_map("small", TEXT, {"site": "cpu"}, deployment)
         campaign["metadata"]["uid"] = "cm-1"
         self.campaigns = [campaign] if applied else []
-        self.live, self.probes, self.waiting, self.asked = [], [], [], []
+        self.live, self.probes, self.waiting, self.queried = [], [], [], []
         self.away = self.refuses = False
         self.keeps_quiet = True
         self.deleted = []
@@ -90,7 +90,7 @@ class SimulatedCluster:
         return [{"metadata": {"name": f"n{i}"}, "status": ready} for i in range(4)]
 
     def events(self, fields):
-        self.asked.append(fields)
+        self.queried.append(fields)
         return []
 
     def lease(self, name):
@@ -209,7 +209,7 @@ def test_number_of_requests_is_independent_of_the_waiting_pods(cluster):
         for i in range(500)
     ]
     ClusterView("small", None).seen()
-    assert len(cluster.asked) <= 8
+    assert len(cluster.queried) <= 8
 
 
 def test_quarantined_nodes_are_determined_as_by_the_controller(cluster):
@@ -525,10 +525,10 @@ def checks(**more):
 
 
 def test_doctor_checks_everything_and_leaves_no_objects(cluster, monkeypatch):
-    asked = []
+    probed = []
 
     def stack_of_workers(cluster, applied):
-        asked.append(applied)
+        probed.append(applied)
         return Stack(device="CPU_x", torch="2.13.0")
 
     monkeypatch.setattr(doctor_cluster, "stack_of_workers", stack_of_workers)
@@ -536,8 +536,8 @@ def test_doctor_checks_everything_and_leaves_no_objects(cluster, monkeypatch):
     found = checks(root="s3://other/place")
     assert all(check.ok for check in found.values())
     assert "CPU_x" in found["pod"].found
-    assert asked[0].deployment.root == "s3://other/place"
-    assert asked[0].campaign.name.startswith("doctor-")  # so that no older answer is used
+    assert probed[0].deployment.root == "s3://other/place"
+    assert probed[0].campaign.name.startswith("doctor-")  # so that no older answer is used
     assert len(cluster.deleted) == 1
 
 

@@ -1,6 +1,6 @@
-"""Asks msmodeling's data sources for every row of a version directory, as TensorCast does:
+"""Queries msmodeling's data sources for every row of a version directory, as TensorCast does:
 
-    python tests/stacks/asked_by_tensorcast.py FOLDER
+    python tests/stacks/queried_by_tensorcast.py FOLDER
 
 It runs in an environment with msmodeling. FOLDER has a database (`store`) and its pulled tree
 (`tree`). Printed is a JSON object with how many calls each source answered by the row's own
@@ -71,7 +71,7 @@ def calls(case: Case, operators: dict[str, Any], half: bool) -> Iterator[Call]:
             yield name, (query, key, key, None, None, None, keys, None), query
 
 
-def asked(source: Any, version: Any, half: bool) -> dict[str, Any]:
+def query_all(source: Any, version: Any, half: bool) -> dict[str, Any]:
     operators = yaml.safe_load(written_mapping(version.kernels, version.path))["operator_mappings"]
     right: Counter[str] = Counter()
     others = []
@@ -108,10 +108,10 @@ def main(folder: Path) -> None:
     own = ProfilingDataSource(folder / "tree" / path)
     answers = {
         "is_subclass": issubclass(OpmeterDataSource, DataSourcePerformanceModel),
-        "store": asked(sources[0], versions[0], half=False),
-        "tree": asked(sources[1], versions[1], half=False),
-        "half": asked(sources[0], versions[0], half=True),
-        "own": asked(own, versions[1], half=False),
+        "store": query_all(sources[0], versions[0], half=False),
+        "tree": query_all(sources[1], versions[1], half=False),
+        "half": query_all(sources[0], versions[0], half=True),
+        "own": query_all(own, versions[1], half=False),
         "run_s": run_s(sources[0]),
     }
     print(json.dumps(answers))
