@@ -121,7 +121,7 @@ def _group_in(value: Any) -> Any:
 def profiled_spans(kernel_types: Iterable[str], events: Iterable[Any]) -> list[Span | None]:
     """Return when each call ran by the events of torch's profiler, in nanoseconds: the program
     dispatches a call and may go on. None where the events do not have as many calls."""
-    wanted = list(kernel_types)
+    requested = list(kernel_types)
     found: dict[str, list[Span]] = {}
     for event in events:
         _, mark, operation = event.name().partition(":")
@@ -132,9 +132,9 @@ def profiled_spans(kernel_types: Iterable[str], events: Iterable[Any]) -> list[S
     spans = {
         kernel_type: iter(sorted(of))
         for kernel_type, of in found.items()
-        if len(of) == wanted.count(kernel_type)
+        if len(of) == requested.count(kernel_type)
     }
-    return [next(spans.get(one, iter(())), None) for one in wanted]
+    return [next(spans.get(one, iter(())), None) for one in requested]
 
 
 def exposed_ns(messages: Iterable[Span], operators: Iterable[Span], within: Span) -> int:

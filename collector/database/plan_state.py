@@ -291,8 +291,8 @@ def _records_that_ran(table: pa.Table, records: Sequence[CaseRecord]) -> list[Ca
     requested = {record.case_id: record for record in records}
     names = ("asked", "outcome", "kernel_type", "op_state", "core", "recorded")
     found = [
-        as_ran(requested[asked], kernel_type, op_state, core, value_of("recorded", recorded))
-        for asked, outcome, kernel_type, op_state, core, recorded in _texts(table, names)
-        if asked and outcome == Outcome.OK
+        as_ran(requested[case], kernel_type, op_state, core, value_of("recorded", recorded))
+        for case, outcome, kernel_type, op_state, core, recorded in _texts(table, names)
+        if case and outcome == Outcome.OK
     ]
     return list({ran.case_id: ran for ran in found}.values())

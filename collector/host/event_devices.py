@@ -1,7 +1,7 @@
 """Devices that torch has by an extension, found by a process that imports torch and reports them.
 
 An extension declares the entry point `torch.backends`, by which torch loads it. Its device has
-no tool of a driver that lists it, so that torch is asked.
+no tool of a driver that lists it, so that torch is queried.
 """
 
 import os
@@ -61,7 +61,7 @@ def event_device_name(kind: str, name: str) -> str:
 @cache
 def find_event_devices() -> EventDevices:
     """Return the devices of torch's accelerator. Raises NoDevice, with the reason, if it has none
-    or if its events have no time, HostFault if it cannot be asked."""
+    or if its events have no time, HostFault if it cannot be queried."""
     command = [sys.executable, "-P", "-m", _PROBE]
     environment = {**os.environ, AUTOLOAD: "1"}
     try:

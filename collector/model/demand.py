@@ -6,7 +6,7 @@ A file of misses has the cases that a query found no duration for:
      "count": 12, "weight": 480.0}
 
 `cells` are those of a row of a tree. `count` is how often the case was missed, `weight` what these
-misses count: launches, unless the program that asked has a better measure.
+misses count: launches, unless the querying program has a better measure.
 
 A manifest has the queries that a database version must answer, by workload:
 

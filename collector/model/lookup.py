@@ -33,7 +33,7 @@ class Lookup:
     joins          the operator has two tensors where the kernel has both as one, the second behind
                    the first in the last dimension
     collective     the operation of ranks whose duration is added to that of the kernel
-    interpolation  how the consumer interpolates between the rows of the kernel, if it is told"""
+    interpolation  how the consumer interpolates between the rows of the kernel, if specified"""
 
     operator: str
     order: int = 0

@@ -182,7 +182,7 @@ def _paired(
 
 def _aligned(logged: set[str], in_table: set[str]) -> dict[str, str] | None:
     """Return the step of the table for each step of the log: the same, or in order where as many
-    are counted from another number; None if the steps cannot be told apart."""
+    are counted from another number; None if the steps cannot be distinguished."""
     if logged <= in_table:
         return {step: step for step in logged}
     if len(logged) != len(in_table):

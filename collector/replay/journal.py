@@ -123,7 +123,7 @@ class Journal:
     cases: dict[int, CaseEntry] = field(default_factory=dict)
     windows: list[WindowEntry] = field(default_factory=list)
     readings: list[ConditionReading] = field(default_factory=list)  # of the device, in their order
-    queries: int = 0  # how often the session asked its supervisor for the device's condition
+    queries: int = 0  # how often the session requested the device's condition of its supervisor
     ended: bool = False
     last_s: float = 0.0  # when the last line was written, heartbeats included
     step_s: float = 0.0  # when the last line that is not a heartbeat was

@@ -187,7 +187,7 @@ class ControlPipe:
         os.write(self._descriptor, f"{STOP}\n".encode())
 
     def report_answer(self) -> None:
-        """Report that the journal has what the session asked for."""
+        """Report that the journal has what the session requested."""
         os.write(self._descriptor, f"{ANSWERED}\n".encode())
 
 

@@ -2,7 +2,7 @@
 
 The supervisor starts it, directly or through msprof. It obeys the control pipe in its directory:
 `stop` ends it after the case in flight, end of file ends it at once, and `answered` reports that
-the journal has the condition of the device that it asked for. It dies with its parent if PARENT is
+the journal has the condition of the device that it requested. It dies with its parent if PARENT is
 given. Torch is imported only after this is set up.
 """
 

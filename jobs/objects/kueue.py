@@ -94,21 +94,21 @@ def room(queue: Manifest, requests: Mapping[str, str]) -> Room:
     borrows = bool(spec.get("cohort") or spec.get("cohortName"))
     least = Room(math.inf)
     for group in spec.get("resourceGroups") or ():
-        wanted = {name: quantity(requests[name]) for name in requests.keys() & _covered(group)}
-        flavors = [_room_of(flavor, wanted, borrows) for flavor in group.get("flavors") or ()]
+        needed = {name: quantity(requests[name]) for name in requests.keys() & _covered(group)}
+        flavors = [_room_of(flavor, needed, borrows) for flavor in group.get("flavors") or ()]
         best = max(flavors, key=lambda one: one.pods, default=Room(0))
         least = min(least, best, key=lambda one: one.pods)
     return least
 
 
-def _room_of(flavor: Manifest, wanted: Mapping[str, float], borrows: bool) -> Room:
+def _room_of(flavor: Manifest, needed: Mapping[str, float], borrows: bool) -> Room:
     limits = {one["name"]: _limit(one, borrows) for one in flavor.get("resources") or ()}
     found = (
         # A little more: 0.3 is not three times 0.1 in binary.
         Room(math.floor(limits.get(name, 0) / size + 1e-9), name, limits.get(name, 0))
         if size and math.isfinite(limits.get(name, 0))
         else Room(math.inf)
-        for name, size in wanted.items()
+        for name, size in needed.items()
     )
     return min(found, key=lambda one: one.pods, default=Room(math.inf))
 

@@ -101,7 +101,7 @@ def _network(site: Site) -> dict[str, str]:
 
     They are described in CANN's list of environment variables (9.1), NCCL's and torch's. HCCL and
     NCCL take a name as a prefix unless `=` comes first. Of several addresses of a host, HCCL must
-    be told one (MindCluster's documentation of host networks, 2026-08); with an interface, the
+    be given one (MindCluster's documentation of host networks, 2026-08); with an interface, the
     ranks set it themselves."""
     found: dict[str, str] = {}
     if interface := site.host_ip_interface:

@@ -205,8 +205,8 @@ const opmeter = (() => {
       pages);
 
     function update() {
-      const wanted = input ? input.value.trim().toLowerCase().split(/\s+/).filter(Boolean) : [];
-      shown = wanted.length ? rows.filter((_, at) => wanted.every((word) => texts[at].includes(word))) : rows.slice();
+      const terms = input ? input.value.trim().toLowerCase().split(/\s+/).filter(Boolean) : [];
+      shown = terms.length ? rows.filter((_, at) => terms.every((word) => texts[at].includes(word))) : rows.slice();
       if (by !== null) {
         const value = columns[by].value;
         shown.sort((a, b) => compare(value(a), value(b), isDown));
@@ -216,7 +216,7 @@ const opmeter = (() => {
         else one.removeAttribute("aria-sort");
         one.firstChild.dataset.sorted = at === by ? (isDown ? "↓" : "↑") : "";
       });
-      if (input) found.textContent = wanted.length ? `${count(shown.length)} ${t("of")} ${count(rows.length)}` : count(rows.length);
+      if (input) found.textContent = terms.length ? `${count(shown.length)} ${t("of")} ${count(rows.length)}` : count(rows.length);
       fill();
     }
     function fill() {

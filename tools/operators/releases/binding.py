@@ -28,8 +28,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The name of an operator, without its overload, and its arguments. With `is_told` false only
-    the name is known, and any arguments are accepted. `is_of_python` is true of functions."""
+    """The name of an operator, without its overload, and its arguments. With `is_reported` false
+    only the name is known, and any arguments are accepted. `is_of_python` is true of functions."""
 
     name: str
     parameters: tuple[Parameter, ...]
