@@ -273,7 +273,7 @@ class Version:
     ) -> Explanation:
         """Return the answer to a query with the measured cases behind it. See `query`."""
         from collector.quality.precision import sessions_to_narrow
-        from collector.quality.variance import prior_of
+        from collector.quality.variance_prior import prior_of
         from collector.ranks.collective import is_collective
 
         query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths, outputs)

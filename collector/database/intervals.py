@@ -38,7 +38,9 @@ from collector.quality.imported import TAIL_DEGREES, imported_interval
 from collector.quality.pooled import StackIntervals, stack_intervals
 from collector.quality.profiler_limits import lowered_us
 from collector.quality.statistics import student_t_factor
-from collector.quality.variance import Origin, VariancePrior, fit, prior_of
+from collector.quality.variance import fit
+from collector.quality.variance_parts import Origin
+from collector.quality.variance_prior import VariancePrior, prior_of
 from collector.ranks.collective import is_collective
 
 # The columns that the intervals depend on. To filter all columns takes longer than the rest of the

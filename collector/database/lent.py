@@ -14,7 +14,8 @@ import pyarrow as pa
 from collector.codec.canonical import short_hash
 from collector.codec.errors import DamagedObject
 from collector.quality.evidence import Pairs
-from collector.quality.variance import ENOUGH_PAIRS, VariancePrior, learn, prior_of
+from collector.quality.variance import ENOUGH_PAIRS, learn
+from collector.quality.variance_prior import VariancePrior, prior_of
 
 # A prior is learnt from the directories with the most pairs: more of them change little, and the
 # time of a merge would grow with their number.

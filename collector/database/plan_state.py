@@ -18,13 +18,9 @@ import pyarrow.compute as pc
 from collector.codec.errors import BadInput
 from collector.database.curves import work_of
 from collector.database.plans import Damage, MergedPlan, plan_reader
+from collector.database.raw_records import RawRecord
 from collector.database.rows import case_rows, profile_rows, rows_of_part
-from collector.database.shard_commits import (
-    CommittedAttempt,
-    RawRecord,
-    StoredShard,
-    fetch,
-)
+from collector.database.shard_commits import CommittedAttempt, StoredShard, fetch
 from collector.database.state import TEXT, State, with_column
 from collector.database.versions import version_of
 from collector.environment import map_concurrently

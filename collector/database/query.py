@@ -40,7 +40,7 @@ from collector.quality.canaries import (
     session_factors,
 )
 from collector.quality.gates import trust_of
-from collector.quality.variance import prior_of
+from collector.quality.variance_prior import prior_of
 
 # The canaries of a version directory's sessions, and the suspect sessions that they reveal: see
 # docs/evaluation/canaries.md. These follow from the set of measurements alone, and are

@@ -5,13 +5,12 @@ belongs to another shard is recorded as the shard's damage: the caller always ge
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, DamagedObject, NotFound, stored
 from collector.database.plans import plan_reader
-from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.case import normal_kernel_type
 from collector.model.manifest import (
@@ -27,7 +26,7 @@ from collector.model.manifest import (
 from collector.model.plan import Plan, PlannedShard
 from collector.model.record import CaseRecord, as_ran
 from collector.model.row import value_of
-from collector.store.base import AT_ONCE, Store
+from collector.store.base import Store
 
 # The checks that bind a committed object and its rows to their shard.
 #
@@ -320,33 +319,3 @@ def _attempt_of(store: Store, bound: BoundShard) -> CommittedAttempt | None:
         for part in (entry.part for entry in manifest.parts)
     )
     return CommittedAttempt(bound, manifest, named.key, parts)
-
-
-# Checks that the profiler's records are still stored, unchanged: the records that certificates
-# name.
-#
-# Nothing is published from them, so no merge reads them. A number can be traced back to them. They
-# are most of the bytes of a campaign: a caller without time for them omits them.
-
-
-@dataclass(frozen=True, slots=True)
-class RawRecord:
-    """A file of a session of a shard, and the key of the manifest that names it."""
-
-    shard: str
-    stored: StoredObject
-    named_by: str
-
-
-def record_problems(store: Store, records: Iterable[RawRecord]) -> Iterator[str]:
-    """Return a line for each record that is missing or does not match its hash."""
-
-    def problem(record: RawRecord) -> str | None:
-        raw = record.stored
-        try:
-            read_sealed(store, raw.key, raw.sha256, named_by=record.named_by)
-        except BadInput as error:
-            return str(error)
-        return None
-
-    return filter(None, map_concurrently(problem, records, AT_ONCE))

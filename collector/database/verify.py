@@ -30,9 +30,10 @@ from collector.database.manifest import (
 )
 from collector.database.plan_state import MergedPlans, read_results
 from collector.database.plans import MergedPlan, changed, read_plan
+from collector.database.raw_records import RawRecord, record_problems
 from collector.database.retired import Retirement, retirement_problems, retirements
 from collector.database.reuse import read_reuse, reuse_keys
-from collector.database.shard_commits import RawRecord, is_slip, record_problems
+from collector.database.shard_commits import is_slip
 from collector.database.state import (
     MEASUREMENT_SCHEMA,
     distinct_pairs,

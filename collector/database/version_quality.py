@@ -47,7 +47,7 @@ from collector.quality.pooled import (
     session_differences,
 )
 from collector.quality.precision import sessions_to_narrow
-from collector.quality.variance import Origin
+from collector.quality.variance_parts import Origin
 from collector.ranks.collective import collective_case_of, is_collective
 
 WIDTHS = (0.02, 0.05, 0.10)

@@ -24,23 +24,17 @@ from pyarrow import csv
 from collector.codec.errors import BadInput
 from collector.codec.table import Row, rows_bytes
 from collector.profiles.grouping import Rows, rows_in_block
-from collector.profiles.rows import (
-    CONTEXT,
-    DURATION,
-    EVENT_COLUMNS,
+from collector.profiles.headers import CONTEXT, DURATION, EVENT_COLUMNS, KEY_COLUMNS, START, Header
+from collector.profiles.row_values import (
     EXACT_START,
-    KEY_COLUMNS,
     NO_NUMBER,
-    START,
     STARTS,
-    Header,
     check_row_key,
     check_start,
     counter_of,
-    is_utf8_row,
-    open_rows,
     profiled_us_of,
 )
+from collector.profiles.rows import is_utf8_row, open_rows
 
 PIECE_BYTES = 1 << 21
 _MOST_THREADS = 4

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from collector.model.vocabulary import ACCELERATOR_CORE, NOT_KNOWN
 from collector.profiles.grouping import Floats, Rows
-from collector.profiles.rows import EVENT_COLUMNS, KEY_COLUMNS, TYPE, is_communication
+from collector.profiles.headers import EVENT_COLUMNS, KEY_COLUMNS, TYPE
+from collector.profiles.row_values import is_communication
 
 # hcom_allReduce__170_1_1: the digits before the last two numbers identify the communicator.
 _GROUP = re.compile(r"_([^\W_][^_]*)_\d+_\d+$")

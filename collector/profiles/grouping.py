@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from collector.model.record import ProfileStatistics
 from collector.model.vocabulary import GRAPH, LAUNCHED_BY, NOT_KNOWN, OP_STATE, STATIC
-from collector.profiles.rows import DURATION, KEY_COLUMNS, NAME, TYPE
+from collector.profiles.headers import DURATION, KEY_COLUMNS, NAME, TYPE
 
 Key = tuple[str, ...]
 Floats = npt.NDArray[np.float64]

@@ -27,11 +27,9 @@ from collector.profiles.discovery import (
     unanalysed_captures,
 )
 from collector.profiles.grouping import Group, Key, group_rows
+from collector.profiles.headers import KEY_AT, START, TYPE
 from collector.profiles.logged_calls import Completed
-from collector.profiles.rows import (
-    KEY_AT,
-    START,
-    TYPE,
+from collector.profiles.row_values import (
     has_unknown_inputs,
     is_communication_key,
     is_unnamed,

@@ -23,19 +23,9 @@ from collector.codec.table import Row
 from collector.model import vocabulary
 from collector.profiles.blocks import NotPlain, plain_blocks
 from collector.profiles.grouping import coded, numbered
-from collector.profiles.rows import (
-    DURATION,
-    NAME,
-    START,
-    TYPE,
-    Header,
-    counter_of,
-    is_utf8_row,
-    open_rows,
-    parse_duration_us,
-    read_header,
-    start_ns_of,
-)
+from collector.profiles.headers import DURATION, NAME, START, TYPE, Header, read_header
+from collector.profiles.row_values import counter_of, parse_duration_us, start_ns_of
+from collector.profiles.rows import is_utf8_row, open_rows
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]

@@ -28,7 +28,9 @@ from collector.model.vocabulary import (
 )
 from collector.ops.registry import fused_attention
 from collector.profiles.attention_values import DUMPED, is_cut, values_of
-from collector.profiles.rows import START, TYPE, Header, has_unknown_inputs, open_rows, read_header
+from collector.profiles.headers import START, TYPE, Header, read_header
+from collector.profiles.row_values import has_unknown_inputs
+from collector.profiles.rows import open_rows
 
 LOG_FILE = "opmeter_calls.jsonl"
 _MOST_BYTES = 1 << 30

@@ -33,6 +33,18 @@ from collector.profiles.blocks import (
 from collector.profiles.communication import FileCommunication
 from collector.profiles.discovery import is_kernel_details
 from collector.profiles.grouping import FileGroups, Floats, Ids, Key, Rows, rows_in_block
+from collector.profiles.headers import (
+    CONTEXT,
+    DEVICE,
+    DURATION,
+    KEY_AT,
+    KEY_COLUMNS,
+    LEVEL_0,
+    STREAM,
+    TYPE,
+    Header,
+    read_header,
+)
 from collector.profiles.impossible_durations import (
     MOST_OVERLAP_US,
     impossible_text,
@@ -40,22 +52,8 @@ from collector.profiles.impossible_durations import (
     outlasting_us,
 )
 from collector.profiles.logged_calls import Completed, complete_table, log_of
-from collector.profiles.rows import (
-    CONTEXT,
-    DEVICE,
-    DURATION,
-    KEY_AT,
-    KEY_COLUMNS,
-    LEVEL_0,
-    NO_NUMBER,
-    STREAM,
-    TYPE,
-    Header,
-    is_communication_key,
-    is_unnamed,
-    open_rows,
-    read_header,
-)
+from collector.profiles.row_values import NO_NUMBER, is_communication_key, is_unnamed
+from collector.profiles.rows import open_rows
 
 # One run exported twice: the rows of a file that another file of the same run already has.
 #

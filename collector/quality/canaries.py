@@ -14,7 +14,7 @@ from collector.model.measurement import CanaryReading, Measurement
 from collector.quality.evidence import Floats
 from collector.quality.gates import OUTLIERS, gate_of_outcome
 from collector.quality.statistics import MAD_TO_SIGMA, student_t_factor
-from collector.quality.variance import VariancePrior
+from collector.quality.variance_prior import VariancePrior
 
 # Probability of a false alarm in a session in which nothing changed.
 _CANARIES_FALSE_ALARMS = 0.005

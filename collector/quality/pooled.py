@@ -14,14 +14,9 @@ from collector.quality.evidence import (
     independent_differences,
     medians,
 )
-from collector.quality.variance import (
-    Origin,
-    Variance,
-    VarianceParts,
-    VariancePrior,
-    fit,
-    variance_parts,
-)
+from collector.quality.variance import Variance, fit
+from collector.quality.variance_parts import Origin, VarianceParts, variance_parts
+from collector.quality.variance_prior import VariancePrior
 
 # Pool the means of a case that several sessions have measured: the mean of its stack by the model
 # of variance, and the variance of that mean.

@@ -5,86 +5,23 @@ Estimates are maximum a posteriori under Student's t. Each is shrunk towards one
 supports: a group's towards its family's, that one towards the stack's, and that towards the prior.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from functools import cache
-from importlib.resources import files
-from math import exp, inf, log
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
 
 import numpy as np
-import yaml
 
-from collector.model.stack import COLLECTIVE_LIBRARIES, backend_of
 from collector.quality.evidence import (
     Evidence,
     Floats,
     Pairs,
-    Whole,
     independent_differences,
     join_pairs,
     log_likelihood,
-    medians,
     rounded_values,
 )
 from collector.quality.statistics import MAD_TO_SIGMA
-
-# Prior of a kind of device, used before any case of a stack was measured twice:
-# `data/variance.yaml`, with the source of each kind's figures.
-
-
-@dataclass(frozen=True, slots=True)
-class VariancePrior:
-    """Prior of the variance of a kind of device.
-
-    The relative variance of a session's mean is the variance of single repeats within a session,
-    times `ratio`, times the factor of the kernel's family. `repeat_spread` is the relative standard
-    deviation of single repeats if a stack has no data; `device_spread` is that between devices.
-    Deviations follow Student's t with `tail_degrees`. The prior weighs as much as `weight` cases
-    that were measured twice.
-
-    The canaries of a valid session take at most `canary_band` times as long as those of another
-    session, or as at another place of the session. `kind` names the kind of device: two kinds may
-    have equal figures, and still share no data."""
-
-    ratio: float
-    tail_degrees: float
-    repeat_spread: float
-    device_spread: float
-    weight: float
-    families: Mapping[str, float] = field(default_factory=dict)
-    canary_band: float = inf
-    kind: str = ""
-
-    def ratio_of(self, family: str) -> float:
-        return self.ratio * self.families.get(family, 1.0)
-
-
-def prior_of(device: str, *, over_ranks: bool = False) -> VariancePrior:
-    """Return the prior of a device by its backend, or by the library that its ranks use to
-    communicate."""
-    backend = backend_of(device)
-    kind = COLLECTIVE_LIBRARIES.get(backend, backend) if over_ranks else backend
-    return _priors()[kind]
-
-
-def prior_of_backend(backend: str) -> VariancePrior:
-    """Return the prior of a device that no stack names yet."""
-    return _priors()[backend]
-
-
-@cache
-def _priors() -> dict[str, VariancePrior]:
-    text = (files("collector") / "data" / "variance.yaml").read_text(encoding="utf-8")
-    table: dict[str, dict[str, Any]] = yaml.safe_load(text)
-    return {
-        kind: VariancePrior(
-            kind=kind, **{name: value for name, value in facts.items() if name != "origin"}
-        )
-        for kind, facts in table.items()
-    }
-
+from collector.quality.variance_prior import VariancePrior
 
 # Trend of the variance between sessions with the duration of a case: short kernels differ by a
 # larger share of their duration than long ones.
@@ -356,94 +293,3 @@ def _highest(likely: Callable[[float], float], bounds: tuple[float, float]) -> f
 
 def _rounded(value: float) -> float:
     return float(rounded_values(np.array([value]))[0])
-
-
-# Parts of the variance of each measured mean: repeats, session, device.
-
-_EDGE = 3.0  # standard deviations, beyond which a session is an outlier
-
-
-class Origin(StrEnum):
-    """The closest source of a case's variance between sessions."""
-
-    THIS_CASE = "this case"  # several sessions measured it
-    BAND = "band"  # cases of its stack that several sessions measured
-    PRIOR = "prior"  # other stacks, or the prior of the kind of device
-    IMPORTED = "imported"  # the noise of other tools (`quality/imported.py`)
-
-
-@dataclass(frozen=True, slots=True)
-class VarianceParts:
-    """Relative variances of each measurement's mean, and the degrees of freedom of Student's t
-    of its whole deviation; `tail_degrees` are those of a single session."""
-
-    repeats: Floats
-    session: Floats
-    device: Floats
-    degrees: Floats
-    origins: Sequence[Origin]
-    tail_degrees: float
-
-
-def variance_parts(evidence: Evidence, variance: Variance) -> VarianceParts:
-    """Return the parts of each measurement's variance. If a device has measured a case in
-    several sessions, their own variance is pooled with the group's; more sessions weigh more."""
-    learnt = variance.learnt
-    session = variance.ratios[evidence.groups] * evidence.group_spread[evidence.groups] ** 2
-    own, free = _own_session_variance(evidence, session + evidence.repeats_variance)
-    # The group's pairs have already determined what all cases of a session share.
-    known = free * (1 - variance.shared**2)
-    degrees = variance.degrees[evidence.groups]
-    session = (degrees * session + known * own) / (degrees + known)
-    other = Origin.PRIOR if variance.is_of_prior else Origin.BAND
-    origins = [Origin.THIS_CASE if its else other for its in free.tolist()]
-    device = learnt.device_spread**2
-    return VarianceParts(
-        repeats=evidence.repeats_variance,
-        session=session,
-        device=np.full(len(session), device),
-        degrees=_satterthwaite_degrees(
-            evidence.repeats_variance + session, degrees + known, device, variance.device_degrees
-        ),
-        origins=origins,
-        tail_degrees=learnt.tail_degrees,
-    )
-
-
-def _satterthwaite_degrees(
-    session: Floats, degrees: Floats, device: float, device_degrees: float
-) -> Floats:
-    """Return the Satterthwaite degrees of freedom of a sum of two variances, to a tenth; at most
-    those of the sessions, whose tails remain in the sum."""
-    part = device / np.maximum(session + device, np.finfo(np.float64).tiny)
-    lost = (1 - part) ** 2 / degrees + part**2 / device_degrees
-    return np.asarray(np.round(np.minimum(degrees, 1 / lost), 1), np.float64)
-
-
-def _own_session_variance(evidence: Evidence, expected: Floats) -> tuple[Floats, Whole]:
-    """Return the variance between sessions of each measurement's own case, and its degrees of
-    freedom: 0 if no device has measured the case in two sessions.
-
-    The variance between devices and that of the repeats within the sessions are excluded. A session
-    that is an outlier, by the other sessions and by the `expected` variance of each, is clipped to
-    the limit."""
-    means, again = evidence.means, evidence.again
-    variance, free = np.zeros(len(means.cases)), np.zeros(len(means.cases), np.int64)
-    if not len(again.places):
-        return variance, free
-    cell = again.cell
-    logs = np.log(means.mean_us[again.places])
-    off = logs - medians(logs, cell)[cell]
-    typical = MAD_TO_SIGMA * medians(np.abs(off), again.case)[again.case]
-    edge = _EDGE * np.maximum(typical, np.sqrt(expected[again.places]))
-    off = np.clip(off, -edge, edge)
-    centre = np.bincount(cell, off) / np.bincount(cell)
-    squares = np.bincount(again.case, (off - centre[cell]) ** 2)
-    of_case = again.count - np.bincount(again.case_of_cell)
-    repeats = np.bincount(again.case, evidence.repeats_variance[again.places]) / again.count
-    own = np.maximum(0.0, squares / np.maximum(of_case, 1) - repeats)
-    # For all measurements of the case, also for repeated ones of the same session.
-    known = again.of_all >= 0
-    case = again.of_all[known]
-    variance[known], free[known] = own[case], of_case[case]
-    return variance, free

@@ -35,7 +35,7 @@ from collector.quality.identity import Identity, Substitution
 from collector.quality.profiler_limits import gap_share
 from collector.quality.reconcile import Attribution
 from collector.quality.statistics import find_trend, student_t_factor, summarise_repeats, two_modes
-from collector.quality.variance import prior_of_backend
+from collector.quality.variance_prior import prior_of_backend
 from collector.replay.journal import MEASURED, CaseEntry, Journal
 from collector.replay.kineto import operator_count
 from collector.replay.spec import SessionCase, SessionSpec

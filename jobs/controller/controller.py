@@ -35,7 +35,8 @@ from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError, is_refusal
 from jobs.objects import applied_campaign
 from jobs.objects.applied_campaign import STORE_AWAY, Applied
-from jobs.objects.deployment import MAX_MESSAGE_CHARACTERS, Manifest
+from jobs.objects.deployment import Manifest
+from jobs.objects.events import MAX_MESSAGE_CHARACTERS
 from jobs.objects.gangs import wide_gangs
 from jobs.objects.job_manifest import made_of
 

@@ -20,7 +20,8 @@ from jobs.decide.pod_problems import STUCK_S, is_being_made
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import unless_refused
 from jobs.objects.applied_campaign import SELECTOR, Applied
-from jobs.objects.deployment import COMPONENT_LABEL, event_message, last_seen_at
+from jobs.objects.deployment import COMPONENT_LABEL
+from jobs.objects.events import event_message, last_seen_at
 from jobs.objects.kueue import by_job, is_given_up
 from jobs.objects.waves import Wave
 from jobs.planning.damage import outside

@@ -11,9 +11,10 @@ from typing import Any
 from collector.codec.canonical import json_object
 from collector.codec.errors import BadInput
 from jobs.decide.observed import WORKER, JobView, NodeView, PodView
-from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME, LABEL, quantity
+from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME, LABEL
 from jobs.objects.job_manifest import GANG, KIND, MADE_OF, MERGE_INPUT
 from jobs.objects.kueue import queue_of
+from jobs.objects.object_values import quantity
 from jobs.objects.site import Site
 from jobs.objects.waves import parse_indexes
 

@@ -16,16 +16,9 @@ from collector.codec.canonical import short_hash
 from collector.codec.errors import BadInput
 from collector.codec.text import did_you_mean
 from jobs.campaign.campaign_file import Campaign, RunOptions, campaign_from_text
-from jobs.objects.deployment import (
-    COMPONENT_LABEL,
-    LABEL,
-    NO_KEYS,
-    PART_OF,
-    Deployment,
-    Manifest,
-    check_deployment_values,
-)
+from jobs.objects.deployment import COMPONENT_LABEL, LABEL, NO_KEYS, PART_OF, Deployment, Manifest
 from jobs.objects.gangs import check_grids
+from jobs.objects.object_values import check_deployment_values
 from jobs.objects.site import DEFAULT_USER, Site, bundled_sites, load_site, site_from_text
 
 # Requests for another round of an applied campaign: `again` and `retry-failed`.

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.objects.deployment import MAX_MESSAGE_CHARACTERS, Manifest, quantity
+from jobs.objects.deployment import Manifest
+from jobs.objects.events import MAX_MESSAGE_CHARACTERS
+from jobs.objects.object_values import quantity
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 GROUP = "kueue.x-k8s.io"

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from collector.model.stack import COLLECTIVE_LIBRARIES
-from jobs.objects.deployment import LABEL, Deployment, Manifest, quantity
+from jobs.objects.deployment import LABEL, Deployment, Manifest
+from jobs.objects.object_values import quantity
 from jobs.objects.site import DEFAULT_USER, Site
 
 # The mounts of a pod: one writable volume, the store's credentials, and drivers.

@@ -16,7 +16,8 @@ from collector.codec.document import Entry, Fields, read_document
 from collector.codec.errors import BadInput
 from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.model.stack import BACKEND_SYNONYMS, PROFILED
-from jobs.objects.deployment import LABEL, LABEL_VALUE, OBJECT_NAME, QUALIFIED_NAME, quantity
+from jobs.objects.deployment import LABEL
+from jobs.objects.object_values import LABEL_VALUE, OBJECT_NAME, QUALIFIED_NAME, quantity
 
 ACCELERATOR_LABEL = "accelerator-type"  # of a node, by MindCluster
 # HwHiAiUser of most nodes, and the user of the images (Dockerfile) and of the controller.

@@ -27,7 +27,7 @@ from collector.quality.canaries import (
     device_factors,
     session_factors,
 )
-from collector.quality.variance import prior_of
+from collector.quality.variance_prior import prior_of
 from collector.report.campaign_pages import (
     CampaignCase,
     CampaignSource,

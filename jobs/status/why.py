@@ -21,7 +21,14 @@ from jobs.kube.errors import ClusterError
 from jobs.kube.leader_election import DURATION_S, LEASE, LeaderCheck, leader_fix, no_leader
 from jobs.objects import deployment
 from jobs.objects.applied_campaign import PAUSED, SELECTOR, STORE_AWAY, applied_from, is_named
-from jobs.objects.deployment import Manifest, moment
+from jobs.objects.deployment import Manifest
+from jobs.objects.events import (
+    MAX_MESSAGE_CHARACTERS,
+    event_message,
+    events_about,
+    moment,
+    of_group,
+)
 from jobs.objects.kueue import WORKLOADS, by_job, queue_of, why_waiting
 from jobs.objects.waves import NodeFailures
 
@@ -67,8 +74,8 @@ def explain(seen: ClusterObjects) -> Iterator[str]:
         names = ", ".join(sorted(seen.quarantined))
         lines.append(f"quarantine  {names}: several shards failed there and nowhere else")
     yield from lines
-    for event in _warnings(deployment.events_about(seen.events, "ConfigMap"))[-_WARNINGS:]:
-        if words := _not_quoted(deployment.event_message(event), lines):
+    for event in _warnings(events_about(seen.events, "ConfigMap"))[-_WARNINGS:]:
+        if words := _not_quoted(event_message(event), lines):
             lines.append(f"event       {event.get('reason', '')}: {words}")
             yield lines[-1]
 
@@ -143,7 +150,7 @@ def _job_lines(seen: ClusterObjects) -> Iterator[str]:
         yield _job_line(job, seen)
         for event in _last_warning(job, seen):
             if event.get("reason") == "FailedCreate":  # it has no pods, which would say why
-                yield from _help(deployment.event_message(event))
+                yield from _help(event_message(event))
     for words, jobs in groups.items():
         more = f" (and {len(jobs) - 1} more)" if jobs[1:] else ""
         yield f"{_job_line(jobs[0], seen)}{more}; suspended: {words}"
@@ -175,13 +182,13 @@ def _job_line(job: Manifest, seen: ClusterObjects) -> str:
         words = ending.get("message") or ending.get("reason") or ""
         return f"{line}; {ending['type'].lower()}{f': {words}' if words else ''}"
     for event in _last_warning(job, seen):
-        line += f"; {event.get('reason')}: {deployment.event_message(event)}"
+        line += f"; {event.get('reason')}: {event_message(event)}"
     return line
 
 
 def _last_warning(job: Manifest, seen: ClusterObjects) -> list[Manifest]:
     """Return the last warning about a Job that goes on, if there is one."""
-    own = deployment.events_about(seen.events, "Job", job["metadata"]["name"])
+    own = events_about(seen.events, "Job", job["metadata"]["name"])
     return [] if ending_of(job) else _warnings(own)[-1:]
 
 
@@ -200,15 +207,13 @@ def _is_paused(seen: ClusterObjects) -> bool:
 def _why_suspended(job: Manifest, workload: Manifest | None, seen: ClusterObjects) -> str:
     name, queue = job["metadata"]["name"], queue_of(job)
     if workload or queue:
-        events = (
-            deployment.event_message(event) for event in deployment.of_group(job, seen.events)[-1:]
-        )
+        events = (event_message(event) for event in of_group(job, seen.events)[-1:])
         words = (why_waiting(workload) if workload else "") or next(events, "")
         place = f"in queue {queue}" if queue else "without a queue"
         return f"Kueue manages it {place}: {words or _without_output(workload)}"
     if _is_paused(seen):
         return "the campaign is paused"
-    for event in reversed(deployment.events_about(seen.events, "ConfigMap")):
+    for event in reversed(events_about(seen.events, "ConfigMap")):
         about, _, why = str(event.get("message", "")).partition(": ")
         if event.get("reason") == "Suspended" and about == name and why:
             return why
@@ -259,21 +264,21 @@ def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Mani
         return f"{_HELD}{', '.join(gate['name'] for gate in gates)}"
     by_volcano = spec.get("schedulerName") == "volcano"
     who = "Volcano" if by_volcano else "the scheduler"
-    own = deployment.events_about(events, "Pod", pod["metadata"]["name"])
+    own = events_about(events, "Pod", pod["metadata"]["name"])
     if not spec.get("nodeName"):
         job = jobs.get((pod["metadata"].get("labels") or {}).get(deployment.JOB_NAME, ""))
-        group = deployment.of_group(job, events) if job else []
+        group = of_group(job, events) if job else []
         reported = unplaced_by(pod).get("message") or ""
-        words = [reported] if reported else [deployment.event_message(event) for event in own[-1:]]
-        of_group = (deployment.event_message(event) for event in group[-1:])
-        words += [f"of its group: {message}" for message in of_group if message not in words]
+        words = [reported] if reported else [event_message(event) for event in own[-1:]]
+        latest = (event_message(event) for event in group[-1:])
+        words += [f"of its group: {message}" for message in latest if message not in words]
         return f"{who}: {'; '.join(filter(None, words)) or _NO_WORD}"
     for container in status.get("containerStatuses") or ():
         if waits := why_not_begun(container):
-            return waits[: deployment.MAX_MESSAGE_CHARACTERS]
+            return waits[:MAX_MESSAGE_CHARACTERS]
     warned = _warnings(own)
     starting = f"{_GOING}{spec['nodeName']}"
-    return f"{starting}: {deployment.event_message(warned[-1])}" if warned else starting
+    return f"{starting}: {event_message(warned[-1])}" if warned else starting
 
 
 def _ending_lines(seen: ClusterObjects) -> Iterator[str]:

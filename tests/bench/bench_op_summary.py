@@ -24,18 +24,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # this checkout, installed or not
 
+from collector.profiles.headers import DURATION, NAME, START, TYPE, read_header
 from collector.profiles.launches import read_op_summary
-from collector.profiles.rows import (
-    DURATION,
-    NAME,
-    START,
-    TYPE,
-    counter_of,
-    open_rows,
-    parse_duration_us,
-    read_header,
-    start_ns_of,
-)
+from collector.profiles.row_values import counter_of, parse_duration_us, start_ns_of
+from collector.profiles.rows import open_rows
 from collector.quality.identity import Expectation
 from collector.quality.reconcile import Mark, Sentinel, attribute
 

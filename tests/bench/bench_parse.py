@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # this checkout, installed o
 
 from collector.model.vocabulary import COUNTERS
 from collector.profiles.bundled import COLUMNS
+from collector.profiles.headers import DURATION, EVENT_COLUMNS, KEY_COLUMNS
 from collector.profiles.kernel_details import read_profile
-from collector.profiles.rows import DURATION, EVENT_COLUMNS, KEY_COLUMNS
 
 LIMIT = 1.5
 MEMORY_LIMIT_MB = 700

@@ -104,8 +104,8 @@ def _call(rank: int) -> int:
     # As the package does, whose import requires vllm.
     ctypes.CDLL(str(extension.with_name("libvllm_ascend_kernels.so")), ctypes.RTLD_GLOBAL)
     torch.ops.load_library(str(extension))
+    from collector.comm.moe.fused_kernel import open_fused
     from collector.comm.moe.moe_plan import MoeCase
-    from collector.comm.moe.trials import open_fused
     from collector.ranks.experts import ExpertCall
 
     device = torch.device("npu", rank)

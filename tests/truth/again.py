@@ -20,7 +20,9 @@ import pandas as pd
 
 from collector.quality.evidence import Floats, SessionMeans, Trust, evidence_of
 from collector.quality.pooled import half_widths
-from collector.quality.variance import VariancePrior, fit, variance_parts
+from collector.quality.variance import fit
+from collector.quality.variance_parts import variance_parts
+from collector.quality.variance_prior import VariancePrior
 from tests.truth.repeats import SHARES, UNKNOWING, both, verdict
 
 _KEY = ["gemm_dtype", "m", "n", "k"]

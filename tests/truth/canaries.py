@@ -30,7 +30,7 @@ from collector.model.plan import CANARY_PLACES, CANARY_REPEATS
 from collector.quality.canaries import SessionReadings, drift, session_factors
 from collector.quality.evidence import Floats
 from collector.quality.statistics import accept
-from collector.quality.variance import prior_of
+from collector.quality.variance_prior import prior_of
 
 PRIOR = prior_of("ATLAS_800_A3")
 USUAL_US = {"Add": 90.0, "MatMulV2": 450.0}

@@ -23,7 +23,9 @@ import pandas as pd
 
 from collector.quality.evidence import Evidence, Floats, SessionMeans, Trust, evidence_of
 from collector.quality.pooled import half_widths
-from collector.quality.variance import VariancePrior, fit, learn, variance_parts
+from collector.quality.variance import fit, learn
+from collector.quality.variance_parts import variance_parts
+from collector.quality.variance_prior import VariancePrior
 
 _REPEATS = 20
 _SPLITS = 20

@@ -32,7 +32,8 @@ from collector.database.intervals import CaseInterval, evidence_of_versions, int
 from collector.database.query import best_rows
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
-from collector.quality.variance import VariancePrior, learn
+from collector.quality.variance import learn
+from collector.quality.variance_prior import VariancePrior
 from collector.store.opening import open_store
 
 BAR = (0.90, 0.98)

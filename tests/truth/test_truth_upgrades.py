@@ -10,7 +10,9 @@ from collector.quality.changes import KnownMeans
 from collector.quality.evidence import SessionMeans, evidence_of
 from collector.quality.pooled import half_widths
 from collector.quality.upgrades import FEWEST_CASES, MARGIN, RatioEstimate, ratio_estimate
-from collector.quality.variance import fit, prior_of_backend, variance_parts
+from collector.quality.variance import fit
+from collector.quality.variance_parts import variance_parts
+from collector.quality.variance_prior import prior_of_backend
 from tests.truth.repeats import sessions_of
 
 PRIOR = prior_of_backend("cuda")

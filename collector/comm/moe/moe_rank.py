@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from collector.comm.bench_plan import Mode
+from collector.comm.moe.dispatch_combine import MakeTrial, open_trials
+from collector.comm.moe.fused_kernel import MOST_ROWS
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
-from collector.comm.moe.trials import MOST_ROWS, MakeTrial, open_trials
 from collector.comm.rank import Membership, join_ranks, turns, write_results
 from collector.comm.rank_files import TOO_LARGE
 from collector.comm.timed_calls import Gathered, TimedCalls

@@ -3,9 +3,9 @@
 import pytest
 
 from collector.codec.errors import BadInput
+from collector.profiles.headers import read_header
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.launches import read_op_summary
-from collector.profiles.rows import read_header
 from tests.fixtures.profiles.variants import (
     LAYOUTS,
     WITH_SHAPES,

@@ -7,7 +7,7 @@ import pytest
 
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.launches import read_op_summary
-from collector.profiles.rows import is_communication
+from collector.profiles.row_values import is_communication
 
 pytestmark = pytest.mark.fast
 

@@ -15,7 +15,9 @@ from collector.quality.gates import LEAST_CASES, WorkCurve, find_hidden_work, la
 from collector.quality.pooled import pooled_means
 from collector.quality.profiler_limits import clock_step_us
 from collector.quality.statistics import accept
-from collector.quality.variance import VariancePrior, fit, variance_parts
+from collector.quality.variance import fit
+from collector.quality.variance_parts import variance_parts
+from collector.quality.variance_prior import VariancePrior
 
 pytestmark = pytest.mark.fast
 

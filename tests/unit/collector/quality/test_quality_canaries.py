@@ -8,7 +8,7 @@ from collector.codec.errors import BadInput
 from collector.model.measurement import CanaryReading, Measurement, Outcome, Timing
 from collector.model.plan import CANARY_PLACES
 from collector.quality.canaries import DRIFTED, drift, is_suspect
-from collector.quality.variance import prior_of
+from collector.quality.variance_prior import prior_of
 from tests.unit.collector.naming import names, naming
 
 pytestmark = pytest.mark.fast

@@ -15,7 +15,7 @@ from collector.quality.canaries import (
     device_factors,
     session_factors,
 )
-from collector.quality.variance import prior_of
+from collector.quality.variance_prior import prior_of
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from collector.quality.evidence import SessionMeans, Trust, evidence_of
 from collector.quality.pooled import PooledMeans, pooled_means
-from collector.quality.variance import Variance, VariancePrior, variance_parts
+from collector.quality.variance import Variance
+from collector.quality.variance_parts import variance_parts
+from collector.quality.variance_prior import VariancePrior
 
 pytestmark = pytest.mark.fast
 

@@ -13,15 +13,9 @@ from collector.quality.evidence import (
     independent_differences,
 )
 from collector.quality.pooled import stack_intervals
-from collector.quality.variance import (
-    Origin,
-    VariancePrior,
-    fit,
-    learn,
-    prior_of,
-    prior_of_backend,
-    variance_parts,
-)
+from collector.quality.variance import fit, learn
+from collector.quality.variance_parts import Origin, variance_parts
+from collector.quality.variance_prior import VariancePrior, prior_of, prior_of_backend
 
 pytestmark = pytest.mark.fast
 

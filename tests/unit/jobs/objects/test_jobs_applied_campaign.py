@@ -7,7 +7,8 @@ import pytest
 from collector.codec.errors import BadInput
 from jobs.controller.current_plan import check_sources
 from jobs.objects.applied_campaign import LEASED, PAUSED, applied_from, config_map
-from jobs.objects.deployment import Deployment, check_deployment_values
+from jobs.objects.deployment import Deployment
+from jobs.objects.object_values import check_deployment_values
 from tests.unit.jobs.printed import raises_naming
 
 pytestmark = pytest.mark.fast

@@ -23,8 +23,8 @@ from jobs.cli.app import app
 from jobs.doctor.cluster_checks import NEEDED
 from jobs.kube.leader_election import MERGE_LEASE
 from jobs.objects.applied_campaign import applied_from
-from jobs.objects.deployment import quantity
 from jobs.objects.job_manifest import Deployment, merge_job, probe_job, worker_job
+from jobs.objects.object_values import quantity
 from jobs.objects.pod_template import resources
 from jobs.objects.site import StoreCa, bundled_sites, load_site
 from jobs.objects.waves import Wave

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.objects.deployment import quantity
+from jobs.objects.object_values import quantity
 
 pytestmark = pytest.mark.fast
 

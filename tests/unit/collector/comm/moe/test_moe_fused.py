@@ -50,7 +50,7 @@ def operator(request):
 
 
 def test_arguments_match_the_schema_of_the_operator(operator):
-    from collector.comm.moe.trials import arguments
+    from collector.comm.moe.fused_kernel import arguments
 
     takes = {one.name for one in operator.default._schema.arguments}
     for call in (CALL, replace(CALL, weight_bits=16), replace(CALL, weight_bits=4)):
@@ -66,7 +66,7 @@ def test_arguments_match_the_schema_of_the_operator(operator):
 
 
 def test_the_tensors_are_the_inputs_of_a_row():
-    from collector.comm.moe.trials import arguments
+    from collector.comm.moe.fused_kernel import arguments
 
     with torch.library._scoped_library("npu", "FRAGMENT") as casts:
         casts.define("npu_format_cast(Tensor x, int format) -> Tensor")
@@ -99,15 +99,15 @@ def test_the_tensors_are_the_inputs_of_a_row():
 
 
 def test_four_bit_weights_are_packed_eight_to_a_word_and_corrected():
-    from collector.comm.moe import trials
+    from collector.comm.moe import fused_kernel
 
     weight = torch.randint(-8, 8, (2, 3, 16), dtype=torch.int8)
-    packed = trials._pairs(weight).view(torch.int32)
+    packed = fused_kernel._pairs(weight).view(torch.int32)
     numbers = torch.stack([packed >> 4 * place & 15 for place in range(8)], -1).flatten(-2)
     assert torch.equal(numbers - 16 * (numbers > 7), weight.int())
     scale = torch.rand(2, 16)
     expected = (8 * weight * scale.unsqueeze(1)).sum(1)
-    torch.testing.assert_close(trials._correction(weight, scale), expected)
+    torch.testing.assert_close(fused_kernel._correction(weight, scale), expected)
 
 
 @pytest.mark.parametrize("release", RELEASES)
