@@ -1,8 +1,7 @@
-"""Workers have separate credentials: with the policy of docs/reference/rights.md, on a real server,
-a worker can do all of its work, and nothing else."""
+"""Workers have separate credentials: with the policy that the manifests have for them, on a real
+server, a worker can do all of its work, and nothing else."""
 
 import json
-import re
 import threading
 from pathlib import Path
 
@@ -33,11 +32,11 @@ CAMPAIGN = (
 )
 
 
-def documented_policy() -> str:
-    """The policy of the docs, for this server's account. versitygw does not support the condition
-    of the last statement, and reports it."""
-    page = (ROOT / "docs" / "reference" / "rights.md").read_text()
-    policy = json.loads(re.findall(r"```json\n(.*?)```", page, flags=re.DOTALL)[0])
+def policy_of_workers() -> str:
+    """Return the policy of the manifests, for this server's account. versitygw does not support the
+    condition of the last statement, and reports it."""
+    file = ROOT / "manifests" / "components" / "s3-secret" / "workers-policy.json"
+    policy = json.loads(file.read_text("utf-8"))
     policy["Statement"] = [one for one in policy["Statement"] if "Condition" not in one]
     for statement in policy["Statement"]:
         statement["Principal"] = {"AWS": WORKER}
@@ -53,7 +52,7 @@ def server(tmp_path: Path):
     except NoServer as error:
         pytest.skip(str(error))
     made.make_bucket("perf")
-    made.set_policy("perf", documented_policy())
+    made.set_policy("perf", policy_of_workers())
     yield made
     made.stop()
 
