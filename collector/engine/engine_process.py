@@ -91,6 +91,7 @@ class EngineSettings:
     """What to record.
 
     speculative  tokens that the layers of MTP draft in each pass, 0 without them
+    accepted     the share of them that are accepted, where requests are served
     environment  environment variables of the engine, such as VLLM_ASCEND_ENABLE_NZ
     options      further options of vllm.LLM
     flags        further ones of them, as flags of `vllm serve`
@@ -104,6 +105,7 @@ class EngineSettings:
     dp: int = 1
     ep: int = 1
     speculative: int = 0
+    accepted: float | None = None
     graph: GraphMode | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -170,6 +172,11 @@ def check_served(settings: EngineSettings) -> None:
         raise BadInput(
             f"--layout: expected dp=1, got dp={settings.dp}: groups of data parallel ranks have "
             "requests of their own"
+        )
+    if (settings.speculative > 0) != (settings.accepted is not None):
+        raise BadInput(
+            "--speculative, --accepted: expected both or none: no data has the share of drafted "
+            "tokens that are accepted"
         )
 
 
@@ -287,7 +294,8 @@ def run_served(
     Raises as `record_model` does, and what `duration_of` raises."""
     check_served(settings)
     serving = install_serving(settings.release)
-    has_integers = settings.ep > 1  # the host reads how many tokens go to each rank
+    # the host reads how many tokens go to each rank, and which were accepted
+    has_integers = settings.ep > 1 or settings.speculative > 0
     more = {
         "OPMETER_SERVED": "1",
         "OPMETER_INTEGERS": str(int(has_integers)),
@@ -468,6 +476,7 @@ def _request(
         "timed": asdict(timed) if timed else None,
         "served": [astuple(one) for one in requests] or None,
         "concurrency": concurrency,
+        "accepted": 1.0 if settings.accepted is None else settings.accepted,
         "runs": runs,
     }
 

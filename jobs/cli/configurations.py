@@ -12,6 +12,7 @@ from collector.codec.numbers import parse_number
 from collector.engine.engine_process import EngineSettings, GraphMode
 
 _MOST = 64
+_EAGER = "eager"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +103,29 @@ def _rate(text: str) -> float:
     return found
 
 
-def _mode(text: str) -> GraphMode | None:
-    if text not in ("true", "false"):
-        raise ValueError("true or false")
-    return GraphMode.FULL_DECODE if text == "true" else None
+def _share(text: str) -> float:
+    try:
+        found = parse_number(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= 1:
+        raise ValueError("a share from 0 to 1")
+    return found
+
+
+def graph_mode(text: str) -> GraphMode | None:
+    """Return what is captured; None for `eager`. Raises BadInput for another text."""
+    known = (*GraphMode, _EAGER)
+    if text not in known:
+        raise BadInput(f"--graph: expected {', '.join(known)}, got {text!r}")
+    return None if text == _EAGER else GraphMode(text)
 
 
 _CHANGES: Mapping[str, Change] = {
     **{name: _setting(name, _count) for name in ("tp", "dp", "ep")},
-    "graph": _setting("graph", _mode),
+    "graph": _setting("graph", graph_mode),
+    "speculative": _setting("speculative", _count),
+    "accepted": _setting("accepted", _share),
     "release": _setting("release", str),
     "rate": lambda one, text: replace(one, rate=_rate(text)),
     "concurrency": lambda one, text: replace(one, concurrency=_count(text)),

@@ -82,15 +82,26 @@ def emulate_command(
     ] = None,
     seed: Annotated[int, typer.Option(help="seed of the random arrivals of --rate")] = 0,
     graph: Annotated[
-        bool, typer.Option("--graph/--eager", help="decodes in captured graphs, or eager")
-    ] = True,
+        str, typer.Option(help="captured graphs: full-decode, piecewise, or eager without any")
+    ] = "full-decode",
+    speculative: Annotated[
+        int, typer.Option(help="tokens that the model's MTP layers draft in each pass", min=0)
+    ] = 0,
+    accepted: Annotated[
+        float | None,
+        typer.Option(help="share of the drafted tokens that are accepted, at random", min=0, max=1),
+    ] = None,
+    quantization: Annotated[
+        str, typer.Option(help="weights: w8a8, w8a8c8, w4a8 or bf16, as `opmeter model record`")
+    ] = "",
     release: options.EngineReleaseOption = "vllm-ascend-0.18",
     generation: options.EngineGenerationOption = "A3",
     sweep: Annotated[
         list[str] | None,
         typer.Option(
             help="NAME=VALUE,VALUE ...: serve the load in each combination; a name is tp, dp, ep, "
-            "graph, release, rate, concurrency, an option of vllm.LLM, or a variable of the engine"
+            "graph, speculative, accepted, release, rate, concurrency, an option of vllm.LLM, or a "
+            "variable of the engine"
         ),
     ] = None,
     engine: Annotated[
@@ -132,15 +143,14 @@ def emulate_command(
     from collector.codec.scratch import scratch_folder
     from collector.engine.engine_process import (
         EngineSettings,
-        GraphMode,
         read_environment,
         read_options,
     )
     from collector.engine.model_folder import find_model
     from collector.report.pages import Folder
     from collector.report.serving_pages import write_serving
-    from jobs.cli.configurations import Configuration, swept
-    from jobs.cli.recordings import check_engine, engine_ranks
+    from jobs.cli.configurations import Configuration, graph_mode, swept
+    from jobs.cli.recordings import check_engine, engine_ranks, quantised_model
     from jobs.cli.step import write_misses
 
     check_engine(generation, logs)
@@ -152,7 +162,9 @@ def emulate_command(
         tp=ranks.tp,
         dp=ranks.dp,
         ep=ranks.ep,
-        graph=GraphMode.FULL_DECODE if graph else None,
+        graph=graph_mode(graph),
+        speculative=speculative,
+        accepted=accepted,
         environment=read_environment(env or ()),
         options=read_options("--engine", engine),
         flags=_flags(flags or ()),
@@ -161,7 +173,7 @@ def emulate_command(
     loads = [_load(requests, one, (count, prompt, produced), seed) for one in configurations]
     folder = None if report is None else Folder(report, lang)
     database = Durations(where, device, grid, host)
-    served = _Serving(find_model(model), database)
+    served = _Serving(quantised_model(find_model(model), quantization), database)
     for name in ("collector.engine", __name__):
         logging.getLogger(name).setLevel(logging.INFO)
     with scratch_folder("emulate") as scratch:

@@ -17,6 +17,7 @@ from jobs.cli import options
 from jobs.cli.terminal import print_json, print_table, say, say_lines
 
 if TYPE_CHECKING:
+    from collector.engine.model_folder import ModelFolder
     from collector.engine.recorded_calls import PassTokens
     from collector.report.recorded_share import RecordedShare
     from collector.workloads.layout import Layout
@@ -92,7 +93,6 @@ def record_command(
         record_model,
     )
     from collector.engine.model_folder import find_model
-    from collector.engine.quantised import WeightScheme
     from collector.store.atomic import write_through
     from collector.workloads.recorded_step import Prompts, write_recording
 
@@ -123,9 +123,7 @@ def record_command(
         options=read_options("--engine", engine),
         sampling=read_options("--sampling", sampling),
     )
-    folder = find_model(model)
-    if scheme := _member("--quantization", WeightScheme, quantization):
-        folder = folder.quantised(scheme)
+    folder = quantised_model(find_model(model), quantization)
     check_settings(settings)
     logging.getLogger("collector.engine").setLevel(logging.INFO)
     check_writable(output.absolute().parent)
@@ -204,6 +202,14 @@ def _mode(one: RecordedPass) -> str:
     """Return how many launches of a pass are in graphs."""
     inside = sum(launch.in_graph for launch in one.launches)
     return f", {inside:,} of them in graphs" if inside else ""
+
+
+def quantised_model(folder: ModelFolder, scheme: str) -> ModelFolder:
+    """Return a model with weights as `--quantization` says. Raises BadInput for another text."""
+    from collector.engine.quantised import WeightScheme
+
+    found = _member("--quantization", WeightScheme, scheme)
+    return folder.quantised(found) if found else folder
 
 
 def _member(option: str, choices: type[_Choice], text: str) -> _Choice | None:

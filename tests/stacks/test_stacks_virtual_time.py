@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
@@ -17,7 +18,7 @@ from collector.engine.recorded_calls import PassTokens
 from collector.model.demand import read_misses, record_of_cells
 from collector.workloads.served_requests import ServedRequest
 from jobs.planning.predicted_passes import launches_of
-from tests.stacks.test_stacks_recordings import DENSE, EXPERTS, folder_of, release, usual
+from tests.stacks.test_stacks_recordings import DENSE, DRAFTING, EXPERTS, folder_of, release, usual
 from tests.unit.jobs.cli.in_process import invoked
 from tests.unit.jobs.cli.small_model import write_database
 
@@ -99,6 +100,34 @@ def test_experts_over_ranks_take_the_time_of_their_products(usual, tmp_path):
     assert run.tokens_ns == [[step_ns * step for step in range(1, 7)]]
 
 
+def test_parts_in_graphs_take_the_time_of_their_launches(usual, tmp_path):
+    first, *_, alone = served(usual, tmp_path, graph=GraphMode.PIECEWISE)
+    # vLLM-Ascend 0.18 waits for the stream before it runs a part, so that the tokens of a step are
+    # there when the host comes to the last part of the next one; a step with a prompt, here the
+    # fifth, has no graphs. After the last part come the logits.
+    last_ns = 3 * 10_000 + 2 * 1_000 + 10_000
+    early_ns = [0 if step in (4, 12) else STEP_NS - last_ns for step in range(1, 13)]
+    assert first == [STEP_NS * step + ns for step, ns in enumerate(early_ns, 1)]
+    assert alone[-1] - alone[-2] == last_ns
+
+
+def test_drafted_tokens_are_accepted_at_their_share(usual, tmp_path):
+    def of_attention(text: str) -> Duration:
+        return Duration(0, 100_000 * ("aclnnFusedInferAttentionScore" in text))
+
+    settings = EngineSettings(usual, (), tp=2, ep=2, speculative=1, accepted=0.5)
+    requests = [ServedRequest(0, 64, 40)]
+    first, second = run_served(
+        folder_of(DRAFTING), settings, requests, of_attention, tmp_path, runs=2
+    )
+    assert first == second
+    step_ns = (LAYERS + 1) * 100_000
+    chance, expected = Random(0), [0]  # prompts have attention of another name
+    while len(expected) < 40:  # each further step has its token, and perhaps the drafted one
+        expected += [expected[-1] + step_ns] * (1 + (chance.random() < 0.5))
+    assert first.tokens_ns == [expected[:40]]
+
+
 def test_data_parallel_ranks_are_refused(usual, tmp_path):
     settings = EngineSettings(usual, (), dp=2)
     with pytest.raises(BadInput):
@@ -116,7 +145,17 @@ def test_emulate_takes_durations_from_a_database(usual, tmp_path, monkeypatch):
     # attention has another length in each step, and random numbers another seed
     known = [one for one in launched if one.kernel_type in ("MatMulV2", "AddRmsNormBias", "SwiGlu")]
     write_database(tmp_path / "data", [one.record for one in known], us=20_000.0)
-    words = ("--requests", "trace", "--eager", "--root", "data", "--host-us", "0", "--json")
+    words = (
+        "--requests",
+        "trace",
+        "--graph",
+        "eager",
+        "--root",
+        "data",
+        "--host-us",
+        "0",
+        "--json",
+    )
     words = (*words, "--misses", "misses.jsonl", "--", "--max-num-seqs", "4")
     found = invoked("emulate", "tiny", *words)
     assert found.exception is None, found.exception

@@ -13,6 +13,7 @@
     served    requests that are served in virtual time instead of passes: [[arrival in ns, tokens of
               the prompt, tokens that are produced], ...] in the order of their arrivals, or null
     concurrency  how many of them at once at most; 0 for all. Further ones are sent when one ends
+    accepted  of served requests: the share of their drafted tokens that are accepted
     runs      how often they are served
 
 The engine writes to `result.json`, for each pass, the number of its step in the log of calls and
@@ -199,13 +200,17 @@ def _runs(llm, request, sampling):
 
     The first request is served alone before, and makes what the engine keeps, such as masks."""
     import opmeter_clock
+    import opmeter_integers
+    import torch
 
     requests, most = request["served"], request["concurrency"] or len(request["served"])
     opmeter_clock.install()
     _, prompt, produced = requests[0]
     _served(llm, [(0, prompt, min(produced, _WARM_TOKENS))], 1, sampling)
     for number in range(request["runs"]):
+        torch.npu.synchronize()  # a step for drafts may be left of requests that have ended
         opmeter_clock.begin_run(number)
+        opmeter_integers.begin_drafts(request["accepted"])
         begins, times = _served(llm, requests, most, sampling)
         opmeter_clock.end_run()
         yield {"begins_ns": begins, "tokens_ns": times, "device_ns": opmeter_clock.device_ns()}

@@ -118,7 +118,10 @@ def _triton_launch(module):
             if self.fn.__name__.startswith("rejection_"):
                 import opmeter_integers
 
-                opmeter_integers.accept_all(bound.arguments["output_token_ids_ptr"])
+                opmeter_integers.accept_drafts(
+                    bound.arguments["output_token_ids_ptr"],
+                    bound.arguments.get("cu_num_draft_tokens_ptr"),
+                )
             read_and_written = layout(self, bound.arguments)
             grid = list(map(int, grid))
             record_named(f"triton.{self.fn.__name__}", *shown, "grid", grid, read_and_written)

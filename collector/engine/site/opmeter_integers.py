@@ -8,6 +8,7 @@ is captured. What chooses among floats, such as routers of experts, chooses all 
 
 import ctypes
 import sys
+from random import Random
 
 import torch
 from opmeter_launches import not_of_the_host, of_the_host
@@ -17,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 _MOST = 1 << 20  # elements
+_NO_TOKEN = -1  # of an engine: PLACEHOLDER_TOKEN_ID
+_accepted, _chance = 1.0, Random(0)
 _enabled = []  # torch's stack of modes does not keep a mode that it disables for a while
 _KINDS = (torch.int32, torch.int64, torch.bool)
 
@@ -78,9 +81,28 @@ def sum_of_equal_ranks(tensor, ranks, rank):
     held.mul_(ranks)
 
 
-def accept_all(tokens):
-    """Set the result of a rejection sampler: all drafted tokens are accepted."""
-    _on_host(tokens).zero_()
+def begin_drafts(accepted):
+    """Accept this share of the drafted tokens from now on, at random, alike each time."""
+    global _accepted, _chance
+    _accepted, _chance = accepted, Random(0)
+
+
+def accept_drafts(tokens, drafted):
+    """Set the result of a rejection sampler. `drafted` has the sums of the drafted tokens of all
+    requests so far; without it, each has as many as there is room for.
+
+    Each drafted token is accepted with equal probability, if those before it are. The rest of a row
+    is the engine's mark of a token that there is not."""
+    rows = _on_host(tokens)
+    most = rows.shape[1] - 1
+    ends = [most * (at + 1) for at in range(len(rows))] if drafted is None else _on_host(drafted)
+    begin = 0
+    for row, end in zip(rows, map(int, ends), strict=True):
+        count = 0
+        while count < end - begin and (_accepted == 1 or _chance.random() < _accepted):
+            count += 1
+        row[: count + 1], row[count + 1 :] = 0, _NO_TOKEN
+        begin = end
 
 
 def _spread_evenly(outputs, experts):

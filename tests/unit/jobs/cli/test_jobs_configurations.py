@@ -23,10 +23,13 @@ def test_each_combination_is_a_configuration():
 
 
 def test_a_name_is_an_option_of_the_command_of_the_engine_or_a_variable():
-    words = ["graph=true", "concurrency=8", "rate=0.5", "release=vllm-ascend-0.23", "VLLM_X=1"]
+    assert swept(["graph=eager"], BASE)[0].settings.graph is None
+    (drafting,) = swept(["speculative=1", "accepted=0.6"], BASE)
+    assert (drafting.settings.speculative, drafting.settings.accepted) == (1, 0.6)
+    words = ["graph=piecewise", "concurrency=8", "rate=0.5", "release=vllm-ascend-0.23", "VLLM_X=1"]
     (found,) = swept([*words, "async_scheduling=false", "kv_cache_dtype=int8"], BASE)
     settings = found.settings
-    assert (settings.graph, settings.release) == (GraphMode.FULL_DECODE, "vllm-ascend-0.23")
+    assert (settings.graph, settings.release) == (GraphMode.PIECEWISE, "vllm-ascend-0.23")
     assert (found.concurrency, found.rate) == (8, 0.5)
     assert settings.environment == {"VLLM_X": "1"}
     assert settings.options == {"seed": 1, "async_scheduling": False, "kv_cache_dtype": "int8"}
@@ -38,7 +41,9 @@ def test_experts_over_all_ranks_stay_so():
     assert [each.settings.ep for each in swept(["tp=4,8", "ep=1"], one)] == [1, 1]
 
 
-@pytest.mark.parametrize("word", ["tp", "=1", "tp=", "tp=1,,2", "tp=1.5", "rate=-1", "graph=yes"])
+@pytest.mark.parametrize(
+    "word", ["tp", "=1", "tp=", "tp=1,,2", "tp=1.5", "rate=-1", "graph=yes", "accepted=2"]
+)
 def test_another_text_is_refused(word):
     with pytest.raises(BadInput):
         swept([word], BASE)
