@@ -43,7 +43,7 @@ class Tables:
             ((plan_state,), "profile_rows", _of_records),
             ((state,), "_joined", lambda schema, key, tables: (key, *map(id, tables))),
             ((State,), "measurements_beyond", _of_measurements),
-            ((query, verify), "distinct", lambda table, names: (id(table), names)),
+            ((query, verify), "distinct_pairs", lambda table, names: (id(table), names)),
             ((view, verify_version, snapshot_writing), "digest_of_rows", self._content),
             ((view, verify, verify_version, merge), "intervals_of", self._contents_of),
             ((merge, view, verify_version), "view_of", self._shown),
