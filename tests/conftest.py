@@ -58,6 +58,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False
 
 
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what to expect of a run of all tests, which would look like a hang."""
+    if config.args_source is not config.ArgsSource.TESTPATHS:
+        return []
+    return ["collecting prints nothing for up to a minute; then files with long tests run first"]
+
+
 def pytest_unconfigure() -> None:
     forkserver.uninstall()
 
