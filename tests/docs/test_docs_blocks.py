@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from collector.engine.environments import is_serving_installed
 from collector.engine.wheel import NoRecordingRuntime
 from tests.docs.blocks import (
     FIRST_HOUR,
@@ -23,7 +22,7 @@ from tests.docs.blocks import (
     unknown_words,
 )
 from tests.event_device.install import event_device_site
-from tests.lacking import lacking
+from tests.lacking import installed_release, lacking
 from tests.npu.fakecann.build import build_fake_cann, npu_host
 from tests.npu.fakecann.physical import PHYSICAL, TIMES
 from tests.servers.versitygw import NoServer, Versitygw
@@ -57,8 +56,7 @@ def test_blocks_of_a_page_run_as_written(page: str, tmp_path: Path) -> None:
     blocks = [block for block in blocks if block.needs != "package" or block.of not in missing]
     needs = {block.needs for block in blocks}
     for release in {block.of for block in blocks if block.needs == "stack"}:
-        if not is_serving_installed(release):
-            lacking(f"{release} is not installed: python -m tests.npu.stock_stacks install")
+        installed_release(release)
     folder = tmp_path / "folder"
     folder.mkdir()
     with ExitStack() as servers:

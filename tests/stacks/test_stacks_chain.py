@@ -15,12 +15,12 @@ from shutil import copy
 import pytest
 
 from collector.engine.calls import read_calls
-from collector.engine.environments import RELEASES, find_release, is_serving_installed
+from collector.engine.environments import RELEASES, find_release
 from collector.model.record import CaseRecord
 from collector.ops.registry import all_ops
 from tests.docs.blocks import FIRST_HOUR, blocks_of, run
 from tests.fixtures.op_rows import rows_alone
-from tests.lacking import lacking
+from tests.lacking import installed_release
 from tests.stacks.chain import LIMIT_S, Host, make_host, write_tree
 from tests.stacks.product_environment import ROOT, install_product
 
@@ -46,19 +46,6 @@ _PROCESSES = (
 )
 
 
-@pytest.fixture(params=RELEASES)
-def release(request: pytest.FixtureRequest) -> str:
-    """A release whose environment is installed; without it the test is skipped with the command,
-    and fails under CI or with OPMETER_NO_SKIP=1."""
-    return installed(request.param)
-
-
-def installed(name: str) -> str:
-    if not is_serving_installed(name):
-        lacking(f"{name} is not installed: python -m tests.npu.stock_stacks install")
-    return name
-
-
 def test_the_chain_runs_in_the_environment_of_an_image(release, tmp_path, real_starts):
     host = make_host(install_product(release), release, tmp_path)
     check_machine(host, release)
@@ -71,7 +58,7 @@ def test_the_chain_runs_in_the_environment_of_an_image(release, tmp_path, real_s
 
 
 def test_first_hour_runs_as_written_in_the_environment_of_an_image(tmp_path, real_starts):
-    name = installed(next(iter(RELEASES)))
+    name = installed_release(next(iter(RELEASES)))
     host = make_host(install_product(name), name, tmp_path)
     served = ("npu", "hardware")  # of the latter, what needs neither a container nor an hour
     page = [block for block in blocks_of(FIRST_HOUR) if block.needs in served]

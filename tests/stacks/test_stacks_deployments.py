@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 
 from collector.engine.engine_process import record_model
-from collector.engine.environments import is_serving_installed
 from collector.engine.model_folder import ModelFolder
 from collector.engine.recorded_calls import PassTokens
 from collector.workloads.deployments import find_deployment
 from collector.workloads.layout import layout_of
-from tests.lacking import lacking
+from tests.lacking import installed_release
 from tools.recordings.formulas import differences
 from tools.recordings.recipes import RECIPES, constants_of, folder_of, settings_of
 
@@ -39,8 +38,7 @@ CHOSEN = {
 
 @pytest.mark.parametrize("recipe", CHOSEN.values(), ids=lambda one: one.file_name)
 def test_model_launches_equal_those_derived_from_its_file(recipe, tmp_path):
-    if not is_serving_installed(recipe.release):
-        lacking(f"{recipe.release} is not installed: python -m tests.npu.stock_stacks install")
+    installed_release(recipe.release)
     text = recipe.recorded[-1]
     layout, folder = layout_of(text), folder_of(recipe.model, text)
     deployment = find_deployment(recipe.model, recipe.release, layout)

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from collector.engine.environments import RELEASES, is_serving_installed
+from collector.engine.environments import RELEASES
 from tests.docs.blocks import blocks_of
-from tests.lacking import lacking
+from tests.lacking import installed_release
 from tests.stacks.distributions import Installed, installed_in, unfulfilled
 from tests.stacks.environments import ARM64, PYTHONS, locked_for_arm64, pins
 from tests.stacks.product_environment import (
@@ -35,20 +35,6 @@ IMPORTED = Path(__file__).with_name("imported.py")
 HOST_PAGE = "how-to/first-hour-on-an-npu.md"
 # Read another device, another format or pictures; the commands that need one say so.
 OPTIONAL = {"pynvml", "polars", "PIL", "plotly"}
-
-
-@pytest.fixture(params=RELEASES)
-def release(request: pytest.FixtureRequest) -> str:
-    """A release whose environment is installed; without it the test is skipped with the command,
-    and fails under CI or with OPMETER_NO_SKIP=1."""
-    name: str = request.param
-    require_serving(name)
-    return name
-
-
-def require_serving(name: str) -> None:
-    if not is_serving_installed(name):
-        lacking(f"{name} is not installed: python -m tests.npu.stock_stacks install")
 
 
 @pytest.fixture
@@ -112,7 +98,7 @@ def imported(python: Path, env: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 def test_host_installation_keeps_the_packages_of_an_image():
     """The commands of the page, in a Python whose numpy is older than 2."""
-    require_serving("vllm-ascend-0.18")
+    installed_release("vllm-ascend-0.18")
     (block,) = (block for block in blocks_of(HOST_PAGE) if "held.txt" in block.text)
     host = install_on_host("vllm-ascend-0.18", block.text)
     base = installed_in(host.base.folders)
@@ -159,7 +145,7 @@ def test_environment_resolves_aarch64(release):
 @pytest.mark.parametrize("release", RELEASES)
 def test_environment_has_no_new_conflict_aarch64(release):
     """As `pip check` on x86-64, from the metadata of the wheels for arm64."""
-    require_serving(release)
+    installed_release(release)
     python = PYTHONS[release]
     base = installed_in(install_product(release).base.folders)
     found = locked_for_arm64(python)

@@ -24,7 +24,7 @@ from collector.engine.engine_process import (
     record_model,
     running_engine,
 )
-from collector.engine.environments import RELEASES, is_serving_installed
+from collector.engine.environments import RELEASES
 from collector.engine.host_time import HostMode, measure_host
 from collector.engine.model_folder import ModelFolder
 from collector.engine.quantised import WeightScheme
@@ -35,7 +35,7 @@ from collector.workloads.call_order import CallKind
 from collector.workloads.recorded_step import Prompts
 from jobs.planning.predicted_passes import launches_of
 from jobs.planning.step_time import AssumedTime, PassTimer, StepAssumptions
-from tests.lacking import lacking
+from tests.lacking import installed_release
 from tests.npu.triton_rows import recorded_triton, triton_path
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
@@ -105,26 +105,6 @@ HYBRID = EXPERTS | {
 }
 PREFILL, DECODE = PassTokens("prefill", 1, 64, 64), PassTokens("decode", 4, 1, 200)
 MIXED = PassTokens("mixed", 2, 1, 150, Prompts(1, 64, 192))
-
-
-@pytest.fixture(params=RELEASES)
-def release(request: pytest.FixtureRequest) -> str:
-    """A release whose environment is installed; without it the test is skipped with the command,
-    and fails under CI or with OPMETER_NO_SKIP=1."""
-    return _installed(request.param)
-
-
-@pytest.fixture
-def usual() -> str:
-    """The first of the releases."""
-    return _installed(next(iter(RELEASES)))
-
-
-def _installed(name: str) -> str:
-    if not is_serving_installed(name):
-        lacks = f"{name} is not installed: python -m tests.npu.stock_stacks install"
-        lacking(lacks)
-    return name
 
 
 def folder_of(values) -> ModelFolder:
@@ -448,7 +428,7 @@ def test_mask_of_requests_without_tokens_chooses_the_others(tmp_path):
     *_, last = RELEASES
     passes = (PassTokens("prefill", 3, 41, 41), DECODE)  # a fourth request has the 124th token
     settings = EngineSettings(
-        _installed(last),
+        installed_release(last),
         passes,
         tp=2,
         ep=2,

@@ -18,11 +18,10 @@ from collector.engine.recorded_calls import PassTokens
 from collector.model.demand import read_misses, record_of_cells
 from collector.workloads.served_requests import ServedRequest
 from jobs.planning.predicted_passes import launches_of
-from tests.stacks.test_stacks_recordings import DENSE, DRAFTING, EXPERTS, folder_of, release, usual
+from tests.stacks.test_stacks_recordings import DENSE, DRAFTING, EXPERTS, folder_of
 from tests.unit.jobs.cli.in_process import invoked
 from tests.unit.jobs.cli.small_model import write_database
 
-__all__ = ["release", "usual"]  # fixtures
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
 LAYERS = 12

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.cluster.testbed.images import COLLECTOR_CPU, COLLECTORS, build_archives, podman_with
+from tests.cluster.testbed.images import COLLECTORS, build_archives, podman_with
 from tests.cluster.testbed.kueue import build_kueue
 from tests.cluster.testbed.processes import Daemon
 from tests.cluster.testbed.settings import NoCluster, from_environment
@@ -39,7 +39,7 @@ def _build(testbed: Testbed) -> None:
     testbed.preload(archives)
     for archive in archives:
         print(archive)
-    for target in (*COLLECTORS.values(), COLLECTOR_CPU):
+    for target in COLLECTORS.values():
         with podman_with(cache, target) as podman:
             print(podman.image)
     try:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from collector.codec.canonical import sha256_hex
+from collector.database.plan_state import read_results
+from collector.database.state import State, join_all
 from collector.model import keys
 from collector.model.manifest import (
     NO_USAGE,
@@ -53,6 +55,7 @@ from collector.model.vocabulary import (
     OUTPUT_SHAPES,
 )
 from collector.store.base import Store, create_once
+from collector.store.in_memory import MemoryStore
 
 STACK = Stack(device="CPU_test_2t", torch="2.13.0+cpu", details=(("flags", "avx2"),))
 PATH = STACK.version_path
@@ -334,3 +337,10 @@ def part_bytes(measurements: Sequence[Measurement]) -> bytes:
 def _stored(store: Store, key: str, data: bytes) -> StoredObject:
     create_once(store, key, data)
     return StoredObject(key, len(data), sha256_hex(data))
+
+
+def state_of(*plans: MadePlan) -> State:
+    """Return what the results of plans of one store are together."""
+    store = MemoryStore()
+    written = [write_campaign(store, one) for one in plans]
+    return join_all(read_results(store, one).state for one in written)

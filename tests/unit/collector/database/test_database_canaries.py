@@ -10,10 +10,9 @@ from collector.database.commits import find_head, history
 from collector.database.head_content import HeadContent
 from collector.database.intervals import intervals_of
 from collector.database.merge import CREATE, merge_plans
-from collector.database.plan_state import read_results
 from collector.database.query import best_rows, case_results, session_canaries
 from collector.database.snapshot import load_state
-from collector.database.state import State, join_all
+from collector.database.state import State
 from collector.database.verify import find_problems
 from collector.database.version_quality import quality_of, shown_version, verdict_of
 from collector.database.view import render
@@ -28,6 +27,7 @@ from tests.unit.collector.database.campaign_maker import (
     MadeShard,
     Tried,
     record_of_shapes,
+    state_of,
     write_campaign,
 )
 from tests.unit.collector.naming import names
@@ -58,12 +58,6 @@ def plans(factor: float = 1.08) -> list[MadePlan]:
 
 PLANS = plans()
 BEYOND = 1.5  # impossible for an intact device
-
-
-def state_of(*plans: MadePlan) -> State:
-    store = MemoryStore()
-    written = [write_campaign(store, one) for one in plans]
-    return join_all(read_results(store, one).state for one in written)
 
 
 def merge(store: MemoryStore, plans: Sequence[MadePlan]) -> None:

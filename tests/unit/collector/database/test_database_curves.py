@@ -15,10 +15,9 @@ from collector.database.commits import history
 from collector.database.intervals import intervals_of
 from collector.database.layout import AVERAGE_DURATION
 from collector.database.merge import CREATE, merge_plans
-from collector.database.plan_state import read_results
 from collector.database.query import best_rows, case_results, faults_of
 from collector.database.snapshot import load_state
-from collector.database.state import TEXT, State, join_all, with_column
+from collector.database.state import TEXT, State, with_column
 from collector.database.verify import find_problems
 from collector.database.version_quality import quality_of, shown_version, verdict_of
 from collector.database.view import render
@@ -33,6 +32,7 @@ from tests.unit.collector.database.campaign_maker import (
     MadeShard,
     Tried,
     record_of_shapes,
+    state_of,
     write_campaign,
 )
 from tests.unit.collector.naming import names
@@ -76,12 +76,6 @@ def plan(
     session = {record.case_id: Tried(timed(us)) for record, us in own}
     shard = MadeShard(f"shard-{number}-{cache}", [record for record, _ in own], [session])
     return MadePlan([shard], number=number, head_commit=0, stack=stack, cache=cache)
-
-
-def state_of(*plans: MadePlan) -> State:
-    store = MemoryStore()
-    written = [write_campaign(store, one) for one in plans]
-    return join_all(read_results(store, one).state for one in written)
 
 
 def shown(state: State, stack: Stack = NPU, **how: str) -> list[str]:

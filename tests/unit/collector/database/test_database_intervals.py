@@ -30,8 +30,7 @@ from collector.database.layout import (
     STACK_VARIANCE,
 )
 from collector.database.merge import CREATE, merge_plans
-from collector.database.plan_state import read_results
-from collector.database.state import State, join_all
+from collector.database.state import State
 from collector.database.verify import find_problems
 from collector.database.version_quality import quality_of, shown_version
 from collector.database.view import render, view_of
@@ -48,6 +47,7 @@ from tests.unit.collector.database.campaign_maker import (
     MadeShard,
     Tried,
     add_record,
+    state_of,
     write_campaign,
 )
 from tests.unit.collector.naming import names
@@ -69,12 +69,6 @@ def measured(number: int, *, sigma: float, count: int = 30, seed: int = 0) -> Ma
     }
     shard = MadeShard(f"shard-{number}", RECORDS[:count], [session])
     return MadePlan([shard], number=number, head_commit=number - 1)
-
-
-def state_of(*plans: MadePlan) -> State:
-    store = MemoryStore()
-    written = [write_campaign(store, plan) for plan in plans]
-    return join_all(read_results(store, plan).state for plan in written)
 
 
 def rows(state: State, path: str = PATH) -> list[dict[str, str]]:

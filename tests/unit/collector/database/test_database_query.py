@@ -7,13 +7,11 @@ from dataclasses import replace
 import pytest
 
 from collector.database.changes import DirectoryChanges, ShownCases, directory_changes
-from collector.database.plan_state import read_results
 from collector.database.query import CaseResult, case_results, held_shards
-from collector.database.state import State, join_all
+from collector.database.state import State
 from collector.database.view import content_hash, render, view_of
 from collector.model.measurement import Outcome
 from collector.model.record import CaseRecord, ProfileStatistics
-from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     STACK,
@@ -23,18 +21,12 @@ from tests.unit.collector.database.campaign_maker import (
     add_record,
     answered,
     record_of_shapes,
-    write_campaign,
+    state_of,
 )
 
 pytestmark = pytest.mark.fast
 
 ONE, TWO, THREE = (add_record(rows) for rows in (1, 2, 3))
-
-
-def state_of(*plans: MadePlan) -> State:
-    store = MemoryStore()
-    written = [write_campaign(store, plan) for plan in plans]
-    return join_all(read_results(store, plan).state for plan in written)
 
 
 def plan(

@@ -353,16 +353,17 @@ def test_damage_of_a_round_is_repaired_before_the_next():
     assert len(case_results(state, STACK.version_path)) == 150
 
 
+def _damage_parts(simulation, number):
+    for info in simulation.store.list("campaigns/small/attempts/"):
+        if "/part-" in info.key:
+            simulation.store.put(info.key, b"rot")
+
+
 def test_rounds_end_on_a_store_that_damages_everything():
     simulation = Simulation(**CURVE)
     measures(simulation)
 
-    def each(simulation, number):
-        for info in simulation.store.list("campaigns/small/attempts/"):
-            if "/part-" in info.key:
-                simulation.store.put(info.key, b"rot")
-
-    simulation.run(each=each)
+    simulation.run(each=_damage_parts)
     assert [plan.round for plan in read_plans(simulation.store, "small")] == [
         "",
         "2m1",
@@ -395,12 +396,7 @@ def test_curve_without_measurable_points_is_requested_completely():
 def test_campaign_on_a_store_that_damages_everything_ends_with_an_event():
     simulation = Simulation(cases=4)
 
-    def each(simulation, number):
-        for info in simulation.store.list("campaigns/small/attempts/"):
-            if "/part-" in info.key:
-                simulation.store.put(info.key, b"rot")
-
-    simulation.run(each=each)
+    simulation.run(each=_damage_parts)
     assert simulation.plan.number == 4 and find_head(simulation.store) is None
     assert "Damaged" in simulation.cluster.reasons()
 
