@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from collector.codec.errors import OpmeterError
-from tools import configs, outputs, pages, pictures, programs, steps
+from tools import configs, outputs, pages, passes, pictures, programs, steps
 from tools.operators import launched, proofs, record
 from tools.operators.releases import matrix, wheels
 from tools.recordings import deployments, recipes, undetermined
@@ -128,6 +128,12 @@ TOOLS = {
         "tests/fixtures/programs/*.py, captured and measured now",
         _names("PROGRAM"),
         lambda options: programs.make(options.names),
+    ),
+    "passes": Tool(
+        "docs/evaluation/passes.md, passes of small decoders next to their predictions",
+        "captures and measurements on this CPU, now or in FOLDER",
+        passes.add_options,
+        passes.make,
     ),
     "undetermined": Tool(
         "a count of the conditions that the recorded loads of a file do not determine",

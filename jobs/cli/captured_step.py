@@ -112,7 +112,7 @@ def _lines(
     yield f"factors     {origin}"
     host = factors.factor(HOST)
     parts = _parts(one, factors)
-    yield f"host        {time_text(host.value)} each call ({_ends(host)}), {one.calls:g} calls"
+    yield f"host        {time_text(host.value)} each call ({_ends(host)}), {one.calls:g} of them"
     for name, us in parts.items():
         yield f"  {name:<22} {time_text(round(us, 3)):>15} {percent(us / found.value):>8}"
     if one.unknown_us:
