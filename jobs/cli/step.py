@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -400,6 +400,15 @@ def write_misses(
 # What is printed.
 
 
+def _assumed_as_json(assumed: StepAssumptions) -> dict[str, dict[str, Any]]:
+    """Return the assumed times without samples, of which a capture has thousands."""
+    times: dict[str, dict[str, Any]] = asdict(assumed)
+    return {
+        name: {key: value for key, value in time.items() if key != "samples"}
+        for name, time in times.items()
+    }
+
+
 def _as_json(
     one: TimedPass, rows: Sequence[BudgetRow], narrow: Narrowing, assumed: StepAssumptions
 ) -> dict[str, Any]:
@@ -414,7 +423,7 @@ def _as_json(
         "high_us": one.time.high_us,
         "parts_us": one.time.parts,
         "hidden_us": one.time.hidden_us,
-        "assumed": assumed,
+        "assumed": _assumed_as_json(assumed),
         "host": None if one.host is None else _host_as_json(one),
         "unknown": {
             "launches": launches,
