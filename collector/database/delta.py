@@ -117,7 +117,7 @@ def mend(store: Store, commits: Sequence[Commit]) -> tuple[str, ...]:
     return _mended(store, _differences(store, commits))
 
 
-def wrong_log_files(store: Store, commits: Sequence[Commit]) -> tuple[Difference, ...]:
+def check(store: Store, commits: Sequence[Commit]) -> tuple[Difference, ...]:
     """Return the log files that are not as these commits say, oldest first, and those that no
     commit has."""
     return tuple(_differences(store, commits))
@@ -135,7 +135,7 @@ def _differences(store: Store, commits: Sequence[Commit]) -> Iterator[Difference
     yield from _foreign(listed, newest)
 
 
-def publish_log(store: Store, head: Commit) -> None:
+def publish(store: Store, head: Commit) -> None:
     """Complete the logs after a merge, best effort: the next merge does what is left."""
     try:
         complete_log(store, head)

@@ -26,7 +26,7 @@ from collector.model.stack import HOST, Stack
 from collector.model.vocabulary import BASE_CELLS, RUNTIME_PREFIX
 from collector.quality.disturbances import Watch, disturbance_warnings, undisturbed
 from collector.quality.gates import no_single_duration, timing_warnings
-from collector.quality.statistics import find_trend, summarise_repeats, two_modes
+from collector.quality.statistics import find_trend, summarise, two_modes
 
 PASS, LAUNCH, MAIN_THREAD, BETWEEN = WHOLE = ("pass", "launch", "main_thread", "between")
 _PREFIX = "host."
@@ -110,7 +110,7 @@ class HostSession:
         """Return the certificate of a name."""
         durations = list(self.us.values())[at]
         kept = undisturbed(durations, self.watch)
-        found = summarise_repeats(kept)
+        found = summarise(kept)
         modes, drift = two_modes(kept), find_trend(kept)
         disturbance = self.watch.disturbance
         refused = no_single_duration(found.timing, len(found.accepted_us))

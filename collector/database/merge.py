@@ -129,7 +129,7 @@ def _merge_onto(store: Store, base: Base, request: _Request) -> MergeResult | No
     if step.is_nothing:
         if base.commit is not None:  # its merge may have been killed before writing the hint
             write_hint(store, base.commit.number, base.commit.sha256)
-            delta.publish_log(store, base.commit)
+            delta.publish(store, base.commit)
         return MergeResult(None, base.commit, missing, damaged, 0)
     changes = _changes(step)
     del results, step  # what has all columns of the measurements, before the view is rendered
@@ -137,7 +137,7 @@ def _merge_onto(store: Store, base: Base, request: _Request) -> MergeResult | No
     if not _publish(store, commit, request.guard):
         return None
     write_hint(store, commit.number, commit.sha256)
-    delta.publish_log(store, commit)
+    delta.publish(store, commit)
     added = commit.counts["added_measurements"]
     return MergeResult(commit, commit, missing, damaged, added)
 

@@ -47,7 +47,7 @@ class AcceptedRepeats:
     timing: Timing
 
 
-def summarise_repeats(durations_us: Sequence[float], step_us: float = 0.0) -> AcceptedRepeats:
+def summarise(durations_us: Sequence[float], step_us: float = 0.0) -> AcceptedRepeats:
     """Return the timing of one or more repeats, measured by a clock with steps of `step_us`. The
     interval of a single repeat is the number itself, widened by the clock's step."""
     accepted = accept(durations_us)

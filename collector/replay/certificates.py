@@ -34,7 +34,7 @@ from collector.quality.gates import (
 from collector.quality.identity import Identity, Substitution
 from collector.quality.profiler_limits import gap_share
 from collector.quality.reconcile import Attribution
-from collector.quality.statistics import find_trend, student_t_factor, summarise_repeats, two_modes
+from collector.quality.statistics import find_trend, student_t_factor, summarise, two_modes
 from collector.quality.variance_prior import prior_of_backend
 from collector.replay.journal import MEASURED, CaseEntry, Journal
 from collector.replay.kineto import operator_count
@@ -159,7 +159,7 @@ class Certificates:
         kept = undisturbed(repeats, entry.watch)
         disturbance = self._disturbance(entry, repeats)
         kept_us = [launch.duration_us for launch in kept]
-        summary = summarise_repeats(kept_us, self.step_us)
+        summary = summarise(kept_us, self.step_us)
         modes = two_modes(kept_us, self.step_us)
         drift = find_trend(kept_us)
         fault = implausible(

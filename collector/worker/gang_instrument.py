@@ -52,7 +52,7 @@ from collector.quality.gates import (
     no_single_duration,
     timing_warnings,
 )
-from collector.quality.statistics import summarise_repeats
+from collector.quality.statistics import summarise
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.ranks.experts import imbalance_of
@@ -118,7 +118,7 @@ def _certificate(
     limit_us = session.limits.case_s * 1e6
     if fault := next(filter(None, (no_duration(us, limit_us) for us in calls_us)), ""):
         return replace(made, outcome=Outcome.IMPLAUSIBLE, reason=fault)
-    found = summarise_repeats(calls_us)
+    found = summarise(calls_us)
     least_us = lower_bound_us(record.case, session.stack)
     fault = implausible(found.timing.mean_us, lowest_us=least_us, limit_us=limit_us)
     refused = wrong_result(seen)

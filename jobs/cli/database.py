@@ -227,7 +227,7 @@ def _log_lines(
     if mends:
         return [f"note        mended {key}" for key in delta.mend(store, commits)], 0
     try:
-        found = delta.wrong_log_files(store, commits)
+        found = delta.check(store, commits)
     except StoreError as error:
         return [f"note        the logs of the Delta tables were not read: {error}"], 0
     lines = [f"delta log {ascii(one.key)[1:-1]}: {one.text}" for one in found]

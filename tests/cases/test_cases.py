@@ -78,7 +78,7 @@ class Inputs:
                 mock.patch.object(subprocess, "Popen", _started),
                 # It changes both.
                 mock.patch.object(delta, "CHECKPOINT_EVERY", delta.CHECKPOINT_EVERY),
-                mock.patch.object(delta, "publish_log", delta.publish_log),
+                mock.patch.object(delta, "publish", delta.publish),
             ):
                 stack.enter_context(within)
             warnings.simplefilter("ignore")

@@ -114,14 +114,14 @@ def _run(request):
 def _options(flags):
     """Return the options of vllm.LLM that flags of `vllm serve` are, as its own parser reads them.
     Raises _Refused for others, and for those that are not free here."""
+    if not flags:
+        return {}
     from vllm.engine.arg_utils import EngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     def refuse(message):
         raise _Refused(f"vllm {version('vllm')} refuses these flags: {message}")
 
-    if not flags:
-        return {}
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
     parser.error = refuse
     for action in parser._actions:

@@ -255,4 +255,4 @@ def found_in(store: FileStore) -> dict[str, str]:
     head = find_head(store)
     assert head is not None
     commits = [read_commit(store, number) for number in range(1, head.number + 1)]
-    return {one.key.rpartition("/")[2]: one.text for one in delta.wrong_log_files(store, commits)}
+    return {one.key.rpartition("/")[2]: one.text for one in delta.check(store, commits)}

@@ -15,7 +15,7 @@ ENGINE = """
 import os, signal, time
 
 class LLM:
-    def __init__(self, model):
+    def __init__(self, model, max_num_seqs):
         print("begin", model, flush=True)
         if model == "refused":
             raise ValueError("no such\\n  model")
@@ -38,7 +38,8 @@ def started(tmp_path):
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
 
     def start(model):
-        request = {"engine": {"model": model}, "passes": [], "sampling": {}, "timed": None}
+        options = {"model": model, "max_num_seqs": 4}
+        request = {"engine": options, "passes": [], "sampling": {}, "timed": None, "flags": []}
         request |= {"has_chosen_blocks": False, "has_all_graphs": False}
         (tmp_path / "request.json").write_text(json.dumps(request))
         program = [sys.executable, str(SITE / "opmeter_engine.py"), str(tmp_path)]

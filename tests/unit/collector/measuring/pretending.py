@@ -19,7 +19,7 @@ ADD = OpSpec(
 )
 
 
-def find(kernel_type):
+def find_operator(kernel_type):
     return ADD if kernel_type == "Add" else None
 
 

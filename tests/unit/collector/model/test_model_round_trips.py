@@ -110,7 +110,7 @@ import tracemalloc
 
 from collector.model.record import CaseRecord, read_table, write_table
 from collector.model.vocabulary import BASE_CELLS
-from collector.ops.registry import find
+from collector.ops.registry import find_operator
 
 cells = dict.fromkeys(BASE_CELLS, "DT_BF16;DT_BF16")
 shapes = [(f"{n},64;{n},64", f"{n},64") for n in range(1, 3001)]
@@ -119,7 +119,7 @@ rows = (
     for ins, outs in shapes
 )
 data = write_table(rows)
-find("Add")  # reads the declarations of all operators, once
+find_operator("Add")  # reads the declarations of all operators, once
 tracemalloc.start()
 records = read_table(data)
 assert len({record.case_id for record in records}) == 3000

@@ -15,22 +15,22 @@ from collector.ops.refusals import (
 from collector.ops.spec import Constraint, OpSpec
 from collector.ranks.distribution import DISTRIBUTE_KERNELS, DistributeCall
 from tests.fixtures.op_rows import rows_alone
-from tests.unit.collector.measuring.pretending import ADD, NEEDS_TWO_DIMS, find, record
+from tests.unit.collector.measuring.pretending import ADD, NEEDS_TWO_DIMS, find_operator, record
 
 pytestmark = pytest.mark.fast
 
 
 def test_case_that_cannot_be_launched_is_refused_with_a_reason():
     unknown, unheard, flat = record("N/A", "Unknown"), record("3,3", "Unheard"), record("3")
-    no_inputs, no_operator = (refusal(one.case, find, "cpu") for one in (unknown, unheard))
+    no_inputs, no_operator = (refusal(one.case, find_operator, "cpu") for one in (unknown, unheard))
     assert (no_inputs.outcome, no_inputs.why) == (Outcome.UNSUPPORTED, NO_INPUTS)
     assert "N/A" in no_inputs.reason
     assert (no_operator.outcome, no_operator.why) == (Outcome.UNSUPPORTED, NO_OPERATOR)
     assert "Unheard" in no_operator.reason
-    rejected = refusal(flat.case, find, "cpu")
+    rejected = refusal(flat.case, find_operator, "cpu")
     assert (rejected.outcome, rejected.why) == (Outcome.REJECTED, NEEDS_TWO_DIMS.text)
     assert NEEDS_TWO_DIMS.text in rejected.reason and flat.case.describe() in rejected.reason
-    assert refusal(record("3,3").case, find, "cpu") is None
+    assert refusal(record("3,3").case, find_operator, "cpu") is None
 
 
 def test_kernels_without_recorded_inputs_keep_their_own_reason():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.quality.profiler_limits import clock_step_us
-from collector.quality.statistics import summarise_repeats
+from collector.quality.statistics import summarise
 
 pytestmark = pytest.mark.fast
 
@@ -40,11 +40,11 @@ def test_fine_clock_and_few_repeats_have_no_step():
 @given(st.floats(0.5, 50.0), st.integers(0, 1000))
 def test_interval_covers_the_mean_under_a_coarse_clock(mean_us, number):
     durations_us = counted(mean_us, 0.001, 0.02, number=number)
-    timing = summarise_repeats(durations_us, 0.02).timing
+    timing = summarise(durations_us, 0.02).timing
     assert timing.ci_low_us - 1e-9 <= mean_us <= timing.ci_high_us + 1e-9
 
 
 def test_noise_above_a_clock_step_makes_the_mean_finer_than_the_clock():
     durations_us = counted(10.0, 0.1, 0.02, count=10_000)
-    assert summarise_repeats(durations_us, 0.02).timing == summarise_repeats(durations_us).timing
-    assert summarise_repeats([7.0], 0.02).timing.ci_high_us == 7.01
+    assert summarise(durations_us, 0.02).timing == summarise(durations_us).timing
+    assert summarise([7.0], 0.02).timing.ci_high_us == 7.01

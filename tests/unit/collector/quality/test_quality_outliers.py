@@ -15,7 +15,7 @@ from collector.quality.gates import (
     no_single_duration,
     timing_warnings,
 )
-from collector.quality.statistics import find_trend, summarise_repeats, two_modes
+from collector.quality.statistics import find_trend, summarise, two_modes
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
@@ -25,7 +25,7 @@ WARNED, REFUSED = "warned", "refused"
 
 def verdict(durations_us):
     """Return the timing, the gates that warn of the repeats, and the refusal."""
-    found = summarise_repeats(durations_us)
+    found = summarise(durations_us)
     accepted = len(found.accepted_us)
     warnings = [*timing_warnings(found.timing, accepted), find_trend(durations_us)]
     warnings += [str(two_modes(durations_us) or "")]
@@ -70,7 +70,7 @@ RISING = [10.0 + n % 3 / 100 for n in range(51)]
 def test_repeats_left_out_are_counted_and_reported(series, expected):
     timing, gates, refusal = verdict(series)
     kept = round(len(series) * (1 - timing.outlier_share))
-    assert kept == len(summarise_repeats(series).accepted_us) < len(series)
+    assert kept == len(summarise(series).accepted_us) < len(series)
     assert timing.untrimmed_us == pytest.approx(fmean(series))
     assert OUTLIERS in gates
     assert bool(refusal) == (expected is REFUSED)
@@ -107,5 +107,5 @@ def test_steady_series_has_no_warning(count, most):
 
 
 def test_timing_without_outliers_has_neither_number():
-    timing = summarise_repeats([10.0, 10.1, 9.9]).timing
+    timing = summarise([10.0, 10.1, 9.9]).timing
     assert (timing.outlier_share, timing.untrimmed_us) == (0.0, 0.0)

@@ -16,7 +16,7 @@ from collector.quality.gates import (
     no_duration,
     timing_warnings,
 )
-from collector.quality.statistics import accept, percentile, student_t_factor, summarise_repeats
+from collector.quality.statistics import accept, percentile, student_t_factor, summarise
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
@@ -25,7 +25,7 @@ durations = st.lists(st.floats(0.001, 1e7), min_size=1, max_size=60)
 
 
 def test_summary_of_a_worked_example():
-    timing = summarise_repeats([10.0, 12.0, 11.0, 13.0, 9.0]).timing
+    timing = summarise([10.0, 12.0, 11.0, 13.0, 9.0]).timing
     assert timing.mean_us == 11.0
     assert timing.median_us == 11.0
     assert timing.min_us == 9.0
@@ -48,7 +48,7 @@ def test_coarse_clock_causes_no_outliers():
 
 
 def test_one_repeat_has_no_width():
-    timing = summarise_repeats([4.0]).timing
+    timing = summarise([4.0]).timing
     assert (timing.ci_low_us, timing.mean_us, timing.ci_high_us) == (4.0, 4.0, 4.0)
     assert timing.spread == 0.0
 
@@ -57,7 +57,7 @@ def test_one_repeat_has_no_width():
 @given(durations)
 @settings(max_examples=100)
 def test_statistics_are_ordered(values):
-    summary = summarise_repeats(values)
+    summary = summarise(values)
     timing = summary.timing
     assert set(summary.accepted_us) <= set(values)
     assert len(summary.accepted_us) >= (len(values) + 1) // 2
@@ -79,7 +79,7 @@ def test_interval_covers_the_mean_at_the_stated_rate():
     tries, held = 2000, 0
     for _ in range(tries):
         sample = [random.gauss(100.0, 1.0) for _ in range(10)]
-        timing = summarise_repeats(sample).timing
+        timing = summarise(sample).timing
         held += timing.ci_low_us <= 100.0 <= timing.ci_high_us
     assert 0.92 < held / tries < 0.975
 
@@ -119,16 +119,16 @@ def test_duration_below_the_lower_bound_or_above_the_limit_is_implausible():
 @pytest.mark.thorough
 @given(st.lists(st.floats(1e-3, 6e10), min_size=1, max_size=200))
 def test_any_durations_make_a_valid_timing(durations):
-    summarise_repeats(durations)  # the constructor of a timing refuses invalid ones
+    summarise(durations)  # the constructor of a timing refuses invalid ones
 
 
 def test_unsteady_durations_and_few_repeats_cause_warnings():
-    wobbling = summarise_repeats([5.0, 10.0, 15.0, 20.0]).timing
+    wobbling = summarise([5.0, 10.0, 15.0, 20.0]).timing
     (warning,) = timing_warnings(wobbling, 4)
     assert gate_of_warning(warning) == "spread" and names(warning, 59, 10)
-    (warning,) = timing_warnings(summarise_repeats([5.0]).timing, 1)
+    (warning,) = timing_warnings(summarise([5.0]).timing, 1)
     assert gate_of_warning(warning) == "few repeats" and names(warning, 1)
-    assert timing_warnings(summarise_repeats([5.0, 5.0, 5.01]).timing, 3) == ()
+    assert timing_warnings(summarise([5.0, 5.0, 5.01]).timing, 3) == ()
 
 
 def simulated(random: Random, repeats: int, correlation: float) -> list[float]:
@@ -145,9 +145,7 @@ def simulated(random: Random, repeats: int, correlation: float) -> list[float]:
 )
 def test_interval_of_autocorrelated_repeats_covers_the_mean(repeats, correlation, least):
     random, tries = Random(11), 400
-    timings = [
-        summarise_repeats(simulated(random, repeats, correlation)).timing for _ in range(tries)
-    ]
+    timings = [summarise(simulated(random, repeats, correlation)).timing for _ in range(tries)]
     assert sum(t.ci_low_us <= 100 <= t.ci_high_us for t in timings) / tries >= least
 
 
@@ -156,7 +154,7 @@ def test_interval_of_autocorrelated_repeats_covers_the_mean(repeats, correlation
 def test_interval_of_independent_repeats_is_hardly_wider(repeats):
     random, wider = Random(12), []
     for _ in range(400):
-        found = summarise_repeats(simulated(random, repeats, 0.0))
+        found = summarise(simulated(random, repeats, 0.0))
         own = found.accepted_us
         half_us = student_t_factor(len(own) - 1) * stdev(own) / len(own) ** 0.5
         wider.append((found.timing.ci_high_us - found.timing.mean_us) / half_us)
@@ -164,6 +162,6 @@ def test_interval_of_independent_repeats_is_hardly_wider(repeats):
 
 
 def test_drifting_series_has_a_small_effective_sample_size():
-    timing = summarise_repeats([100 + n / 10 for n in range(100)]).timing
+    timing = summarise([100 + n / 10 for n in range(100)]).timing
     assert timing.ci_high_us - timing.mean_us > 2.0  # 0.57 if they were independent
-    assert summarise_repeats([5.0] * 40).timing.ci_high_us == 5.0
+    assert summarise([5.0] * 40).timing.ci_high_us == 5.0

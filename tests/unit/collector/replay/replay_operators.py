@@ -94,5 +94,5 @@ _OPERATORS = {
 }
 
 
-def find(kernel_type: str) -> OpSpec | None:
+def find_operator(kernel_type: str) -> OpSpec | None:
     return _OPERATORS.get(kernel_type) or registry.find_operator(kernel_type)

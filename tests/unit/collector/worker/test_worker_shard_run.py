@@ -23,7 +23,7 @@ from tests.unit.collector.measuring.pretending import (
     Poisoned,
     Pretender,
     cases,
-    find,
+    find_operator,
     record,
     size,
 )
@@ -61,7 +61,7 @@ def run(store, shard_cases, instrument, attempt="a1", stop=None, session_s=2.0, 
     return complete_shard(
         answers(store, shard_cases, attempt),
         instrument,
-        find=find,
+        find=find_operator,
         backend=backend,
         size=size(session_s),
         stop=stop or threading.Event(),

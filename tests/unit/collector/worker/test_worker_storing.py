@@ -122,7 +122,7 @@ def sessions(tmp_path, monkeypatch):
 CODE = (
     "collector.profiles.launches.read_op_summary",
     "collector.replay.results.attribute",
-    "collector.replay.certificates.summarise_repeats",
+    "collector.replay.certificates.summarise",
     "collector.worker.attempt.Attempt.upload_part",
     "collector.worker.attempt.table_bytes",
     "collector.worker.answers.final_measurements",
