@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from collector.codec.text import counted
 from collector.profiles.transfers import Transfer
+from collector.ranks.collective import OPERATIONS
 
 # Ranks of the others do not end together: the sender of a broadcast does not wait for receivers.
 _TOGETHER = frozenset(
-    ("hcom_allReduce_", "hcom_allGather_", "hcom_reduceScatter_", "hcom_alltoall_")
-    + ("hcom_alltoallv_",)
+    OPERATIONS[name].kernel_type
+    for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_single")
 )
 
 

@@ -47,13 +47,17 @@ class Device:
     compiles = False  # whether the first launch of a kernel may take far longer than the next
     ticks = True  # whether a mark opens every launch, or only those after a flush
     mark_dtype = torch.uint8
+    clock: "HostClock | None" = None  # times passes as a whole
 
     def synchronize(self) -> None:
         """Wait until everything launched has run."""
 
     def mark(self, tensor: Any) -> None:
-        """Issue exactly one launch, whose shape identifies a mark."""
-        torch.bitwise_not(tensor)
+        """Issue exactly one launch, whose shape identifies a mark; while the clock runs, none."""
+        if self.clock is not None and self.clock.is_running:
+            self.clock.mark(tensor)
+        else:
+            torch.bitwise_not(tensor)
 
     def cast(self, tensor: Any, format: str) -> Any:
         """Return the tensor in a slot's format."""
@@ -154,8 +158,8 @@ class CpuDevice(Device):
 
     def __init__(self, threads: int):
         cpu = this_cpu()
-        self.clock = HostClock()
-        self.calls = _ClockedPasses(self.clock)
+        self.clock = clock = HostClock()
+        self.calls = _ClockedPasses(clock)
         self._threads = threads or cpu.threads
         torch.set_num_threads(self._threads)
         self.emulated = emulated_dtypes(cpu.flags)
@@ -163,12 +167,6 @@ class CpuDevice(Device):
         zones = Path("/sys/class/thermal").glob("thermal_zone*")
         packages = [zone / "temp" for zone in zones if "pkg_temp" in (zone / "type").read_text()]
         self._temperature = packages[0] if packages else None
-
-    def mark(self, tensor: Any) -> None:
-        if self.clock.is_running:
-            self.clock.mark(tensor)
-        else:
-            super().mark(tensor)
 
     def events(self, raw: Sequence[Any]) -> list[Event]:
         """Return what ran on the device, in its order, from the profiler's raw events."""

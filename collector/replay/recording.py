@@ -19,8 +19,8 @@ from collector.model.stack import EVENTS
 from collector.ops.context import OVER_CACHE
 from collector.quality.reconcile import CONTEXT_MARK, FLUSH, TICK, Mark, Sentinel, sentinel_of
 from collector.replay.devices import (
-    CpuDevice,
     Device,
+    HostClock,
     KinetoDevice,
     NpuDevice,
     open_kineto_device,
@@ -153,12 +153,13 @@ class KinetoRecorder(WindowRecorder):
         super().__init__(directory, journal)
         self._device = device
         self._profiler: Any = None
-        self._is_of_passes = False  # whether the window is one of the host's clock
+        self._clock: HostClock | None = None  # of a window of passes, instead of the profiler
 
     def before_case(self, *, is_pass: bool = False) -> None:
-        if is_pass != self._is_of_passes:
+        clock = self._device.clock if is_pass else None
+        if clock is not self._clock:
             self.close()
-            self._is_of_passes = is_pass
+            self._clock = clock
         super().before_case()
 
     def start(self) -> float:
@@ -171,8 +172,8 @@ class KinetoRecorder(WindowRecorder):
         return took_s
 
     def _open(self) -> None:
-        if self._is_of_passes and isinstance(self._device, CpuDevice):
-            self._device.clock.start()
+        if self._clock is not None:
+            self._clock.start()
             return
         self._profiler = start_profiler(self._device)
         sacrifice(self._device, SACRIFICES_OF_A_WINDOW)
@@ -183,12 +184,12 @@ class KinetoRecorder(WindowRecorder):
 
     def _stop(self) -> None:
         self._device.synchronize()
-        if self._profiler is not None:
+        if self._clock is None:
             self._profiler.__exit__(None, None, None)
 
     def _events(self) -> list[Event]:
-        if self._profiler is None and isinstance(self._device, CpuDevice):
-            return self._device.clock.stop()
+        if self._clock is not None:
+            return self._clock.stop()
         raw = self._profiler.kineto_results.events()
         self._profiler = None
         return self._device.events(raw)
