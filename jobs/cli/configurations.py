@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -93,24 +94,18 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _rate(text: str) -> float:
-    try:
-        found = parse_number(text)
-    except ValueError:
-        found = 0.0
-    if found <= 0:
-        raise ValueError("a number above 0")
-    return found
+def _number(expected: str, is_expected: Callable[[float], bool]) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        with suppress(ValueError):
+            if is_expected(found := parse_number(text)):
+                return found
+        raise ValueError(expected)
+
+    return read
 
 
-def _share(text: str) -> float:
-    try:
-        found = parse_number(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found <= 1:
-        raise ValueError("a share from 0 to 1")
-    return found
+_rate = _number("a number above 0", lambda found: found > 0)
+_share = _number("a share from 0 to 1", lambda found: 0 <= found <= 1)
 
 
 def graph_mode(text: str) -> GraphMode | None:

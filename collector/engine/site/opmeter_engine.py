@@ -128,7 +128,7 @@ def _options(flags):
         action.default = argparse.SUPPRESS  # what is not given is not an option
     found = vars(parser.parse_args(flags))
     if fixed := [name for name in found if name in _FIXED or "parallel" in name]:
-        raise _Refused(f"{', '.join(fixed)}: options of opmeter say this, --layout and --eager")
+        raise _Refused(f"{', '.join(fixed)}: options of opmeter say this, --layout and --graph")
     return found
 
 
