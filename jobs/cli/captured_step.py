@@ -13,7 +13,7 @@ from jobs.cli.terminal import print_json, print_table, say_lines
 
 if TYPE_CHECKING:
     from jobs.cli.look_up import OpenedVersion
-    from jobs.planning.captured_pass import CapturedPass, ContextFactors, Fitted
+    from jobs.planning.captured_pass import CapturedPass, ExplainedPass, Fitted
 
 _COLUMNS = (
     *("share", "in the pass", "alone", "neighbours", "factor", "interval", "launches"),
@@ -28,7 +28,7 @@ def captured_step(
     difference. Raises BadInput for a folder without a pass, and where the pass has no duration."""
     from collector.store.opening import DEFAULT_ROOT
     from jobs.cli.look_up import open_version
-    from jobs.planning.captured_pass import ContextFactors
+    from jobs.planning.captured_pass import explained
 
     shown = open_version(where.root or DEFAULT_ROOT, where.version, where.directory)
     reader = _Reader(shown)
@@ -39,12 +39,12 @@ def captured_step(
             f"campaign, misses: {folder}/pass.jsonl",
         )
     others = [reader.read(path) for path in _folders(fit) if path.resolve() != folder.resolve()]
-    factors = ContextFactors(one.kernels, others)
+    found = explained(one, others)
     if as_json:
-        print_json(_as_json(shown.place, one, factors))
+        print_json(_as_json(shown.place, found))
         return
-    say_lines(_lines(shown.place, one, factors, against=against))
-    _print_kernels(one, factors)
+    say_lines(_lines(shown.place, found, against=against))
+    _print_kernels(found)
 
 
 def _folders(named: Sequence[Path]) -> Iterator[Path]:
@@ -75,10 +75,8 @@ class _Reader:
         from collector.model.demand import read_misses, record_of_cells
         from collector.profiles.step_trace import read_step_trace
         from collector.report.comparison import compare_cases
-        from jobs.cli.look_up import campaign_of
+        from jobs.cli.look_up import profiled_records
         from jobs.planning.captured_pass import PASS_FILE, captured_pass
-        from jobs.planning.forecast import peaks_of
-        from jobs.planning.workload import workload_of
 
         path = folder / PASS_FILE
         if not path.exists():
@@ -89,32 +87,23 @@ class _Reader:
             raise BadInput("expected a capture with the time of its steps", path=folder)
         (missed,) = read_misses(path)
         case = record_of_cells(missed.kernel_type, missed.cells).case
-        stack = self._shown.stack
-        described = campaign_of({"profile": str(folder)}, "", stack.device)
-        workload = workload_of(described, self._shown.store, peaks_of(stack), in_situ=True)
-        records = (one.record for one in workload.cases)
+        records = profiled_records(folder, "", self._shown)
         found = compare_cases(records, self._apart, self._why, self._behind)
         measured = self._apart.get(case.case_id)
         return captured_pass(folder.name, case.describe(), found, trace.steps, measured)
 
 
-def _lines(
-    place: str, one: CapturedPass, factors: ContextFactors, *, against: bool
-) -> Iterator[str]:
-    from jobs.planning.captured_pass import HOST
-
-    found = factors.predict(one)
-    yield f"pass        {time_text(found.value)} ({_ends(found)}, 95 %)"
+def _lines(place: str, found: ExplainedPass, *, against: bool) -> Iterator[str]:
+    one, host = found.captured, found.host
+    yield f"pass        {time_text(found.time.value)} ({_ends(found.time)}, 95 %)"
     yield f"case        {one.case}"
     yield f"version     {place}"
-    basis = counted(factors.passes, "other pass", "other passes")
-    origin = f"fitted to {basis}" if factors.passes else "assumed: --fit names other passes"
+    basis = counted(found.fitted_to, "other pass", "other passes")
+    origin = f"fitted to {basis}" if found.fitted_to else "assumed: --fit names other passes"
     yield f"factors     {origin}"
-    host = factors.factor(HOST)
-    parts = _parts(one, factors)
     yield f"host        {time_text(host.value)} each call ({_ends(host)}), {one.calls:g} of them"
-    for name, us in parts.items():
-        yield f"  {name:<22} {time_text(round(us, 3)):>15} {percent(us / found.value):>8}"
+    for name, us in found.parts_us.items():
+        yield f"  {name:<22} {time_text(round(us, 3)):>15} {percent(us / found.time.value):>8}"
     if one.unknown_us:
         captured = time_text(one.unknown_us)
         yield f"unknown     {captured} by the capture, of kernels without a duration"
@@ -125,41 +114,25 @@ def _lines(
             if known.low_us is not None and known.high_us is not None
             else ""
         )
-        rest_us = known.mean_us - found.value
+        rest_us = known.mean_us - found.time.value
         yield f"measured    {time_text(known.mean_us)}{ends} {known.warnings}".rstrip()
         share = percent(rest_us / known.mean_us)
         yield f"residual    {time_text(round(rest_us, 3))}, {share} of the measured time"
-
-
-def _parts(one: CapturedPass, factors: ContextFactors) -> dict[str, float]:
-    """Return the parts of the predicted time; they add up to it."""
-    from jobs.planning.captured_pass import HOST
-
-    further_us = sum(
-        (factors.factor(kernel).value - 1) * time.known_us for kernel, time in one.kernels.items()
-    )
-    return {
-        "operators, alone": one.alone_us,
-        "neighbours, measured": one.neighbours_us,
-        "operators, unknown": one.unknown_us,
-        "context factors": further_us,
-        "host": factors.factor(HOST).value * one.calls,
-    }
 
 
 def _ends(found: Fitted) -> str:
     return f"{time_text(found.low)} to {time_text(found.high)}"
 
 
-def _print_kernels(one: CapturedPass, factors: ContextFactors) -> None:
-    whole_us = factors.predict(one).value
+def _print_kernels(found: ExplainedPass) -> None:
     rows = []
-    for kernel, time in one.kernels.items():
-        factor = factors.factor(kernel)
+    for kernel, time in found.captured.kernels.items():
+        factor = found.factors[kernel]
         cells = (f"{factor.value:.2f}", f"{factor.low:.2f} to {factor.high:.2f}")
         in_pass_us = factor.value * time.known_us
+        share = percent(in_pass_us / found.time.value)
         texts = (
-            *(percent(in_pass_us / whole_us), time_text(in_pass_us), time_text(time.alone_us)),
+            *(share, time_text(in_pass_us), time_text(time.alone_us)),
             time_text(round(time.neighbours_us, 3)),
         )
         rows.append((in_pass_us, (*texts, *cells, f"{time.launches:g}", kernel)))
@@ -167,23 +140,21 @@ def _print_kernels(one: CapturedPass, factors: ContextFactors) -> None:
     print_table(_COLUMNS, [row for _, row in rows])
 
 
-def _as_json(place: str, one: CapturedPass, factors: ContextFactors) -> dict[str, Any]:
-    from jobs.planning.captured_pass import HOST
-
-    found = factors.predict(one)
+def _as_json(place: str, found: ExplainedPass) -> dict[str, Any]:
+    one = found.captured
     return {
         "pass": one.case,
         "version": place,
-        "time_us": found.value,
-        "low_us": found.low,
-        "high_us": found.high,
+        "time_us": found.time.value,
+        "low_us": found.time.low,
+        "high_us": found.time.high,
         "measured": one.measured,
-        "fitted_to": factors.passes,
+        "fitted_to": found.fitted_to,
         "calls": one.calls,
-        "host_call": factors.factor(HOST),
-        "parts_us": _parts(one, factors),
+        "host_call": found.host,
+        "parts_us": found.parts_us,
         "kernels": [
-            {"kernel_type": kernel, "factor": factors.factor(kernel), "time": time}
+            {"kernel_type": kernel, "factor": found.factors[kernel], "time": time}
             for kernel, time in one.kernels.items()
         ],
     }

@@ -15,7 +15,7 @@ from collector.codec.errors import BadInput
 from collector.codec.text import counted, percent, time_text
 from collector.model.measurement import CONTEXT
 from collector.model.stack import backend_of
-from jobs.cli.look_up import campaign_of, open_version
+from jobs.cli.look_up import open_version, profiled_records
 from jobs.cli.options import ComparisonOptions, check_cache
 from jobs.cli.recordings import compare_with_recording
 from jobs.cli.terminal import print_json, say_lines
@@ -89,7 +89,7 @@ def compared_step(profile: Path, where: ComparisonOptions) -> ComparedStep:
     )
     from collector.report.step_pages import ComparedStep
     from jobs.planning.forecast import peaks_of
-    from jobs.planning.workload import roofline_us, workload_of
+    from jobs.planning.workload import roofline_us
 
     check_cache(where.cache)
     if where.cache == CONTEXT:
@@ -102,9 +102,8 @@ def compared_step(profile: Path, where: ComparisonOptions) -> ComparedStep:
             f"{shown.place}: expected durations of the profile's backend, {backend}, got those of "
             f"{shown.stack.device}; name another --directory, or compare anyway with --force"
         )
-    described = campaign_of({"profile": str(profile)}, where.grid, shown.stack.device)
     peaks = peaks_of(shown.stack)
-    records = [one.record for one in workload_of(described, shown.store, peaks, in_situ=True).cases]
+    records = profiled_records(profile, where.grid, shown)
     apart, why = isolated_times(shown.state, shown.place, cache=where.cache)
     in_context, _ = isolated_times(shown.state, shown.place, cache=CONTEXT)
     found = compare_cases(records, apart, why, in_context)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collector.engine.durations import Duration
     from collector.engine.engine_process import EngineSettings, Served
     from collector.engine.model_folder import ModelFolder
-    from collector.report.serving_pages import ServedConfiguration
+    from collector.report.serving_pages import Ends, ServedConfiguration
     from collector.workloads.served_requests import ServedRequest
     from jobs.cli.configurations import Configuration
     from jobs.cli.step import Hosts
@@ -267,17 +267,11 @@ class Durations:
 
     def narrowed(self, budgets: Sequence[Sequence[BudgetRow]]) -> list[Narrowing]:
         """Return the cases that halve the width of the device's time, of each budget."""
-        from collector.ops.registry import find_operator
         from jobs.cli.look_up import campaign_of
-        from jobs.planning.forecast import peaks_of
-        from jobs.planning.step_time import narrowing
-        from jobs.planning.worth import device_seconds, session_start_s
+        from jobs.cli.step import narrowings
 
         campaign = campaign_of({"misses": "misses.jsonl"}, "", self._stack.device)
-        peaks = peaks_of(self._stack)
-        device_s = device_seconds(campaign, peaks, find_operator)
-        start_s = session_start_s(campaign, peaks, find_operator)
-        return [narrowing(rows, device_s, start_s) for rows in budgets]
+        return narrowings(budgets, campaign, self._stack)
 
 
 class CallTimes:
@@ -428,9 +422,7 @@ def _shares(run: Served) -> Mapping[str, float]:
 # What is printed.
 
 
-def _ends_text(
-    one: ServedConfiguration, metric: str, ends: tuple[float, float, float] | None
-) -> str:
+def _ends_text(one: ServedConfiguration, metric: str, ends: Ends | None) -> str:
     """Return a value with its range, or the range alone where too little of the time has data."""
     from collector.report.serving_pages import THROUGHPUT
 

@@ -217,6 +217,16 @@ def workload_on(workload: WorkloadOptions, stack: Stack, store: Store) -> Worklo
     return workload_of(described or _campaign(workload, stack.device), store, peaks_of(stack))
 
 
+def profiled_records(profile: Path, grid: str, shown: OpenedVersion) -> list[CaseRecord]:
+    """Return the cases of a profile, each with its times in it."""
+    from jobs.planning.forecast import peaks_of
+    from jobs.planning.workload import workload_of
+
+    described = campaign_of({"profile": str(profile)}, grid, shown.stack.device)
+    workload = workload_of(described, shown.store, peaks_of(shown.stack), in_situ=True)
+    return [one.record for one in workload.cases]
+
+
 def check_known_device(device: str, where: VersionOptions) -> None:
     """Raise BadInput unless the rates of a device are known, and no version is named."""
     from collector.ops.floor import described_devices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import chain
@@ -26,6 +26,7 @@ from jobs.cli.terminal import print_json, print_table, say, say_lines
 if TYPE_CHECKING:
     from collector.model.stack import Stack
     from collector.timeline.call_graph import Cause
+    from jobs.campaign.campaign_file import Campaign
     from jobs.planning.host_costs import HostCosts
     from jobs.planning.step_time import (
         AssumedTime,
@@ -104,7 +105,7 @@ def step_command(
       opmeter step qwen3-32b.json.gz --trace pass.json --misses to-measure.jsonl
       opmeter step prof/four --fit prof --against
     """
-    if Path(model).is_dir():
+    if _is_capture(model):
         given = (layout, requests, keys, prompt, mode, release, trace, misses, device)
         if any(given) or host != options.HostOptions():
             raise BadInput(f"{model}: a captured pass has its own load; see --fit and --against")
@@ -112,7 +113,7 @@ def step_command(
         return
     if fit or against:
         raise BadInput("--fit, --against: expected a folder of `opmeter capture pass`")
-    from jobs.planning.step_time import error_budget, narrowing
+    from jobs.planning.step_time import error_budget
 
     if model.endswith(RECORDING_SUFFIX) and any((layout, requests, keys, prompt, mode, release)):
         raise BadInput(
@@ -128,7 +129,7 @@ def step_command(
     else:
         name, passes = timer.assumed_order((requests, keys, prompt), mode)
     budgets = [error_budget(one) for one in passes]
-    narrowed = [narrowing(rows, timer.device_s, timer.start_s) for rows in budgets]
+    narrowed = narrowings(budgets, timer.campaign, timer.stack)
     if trace is not None:
         _write_trace(trace, name, passes)
     if misses is not None:
@@ -145,6 +146,15 @@ def step_command(
         say(_narrowing_line(narrow, misses))
 
 
+def _is_capture(model: str) -> bool:
+    """Return whether a model is named by a folder that is none of a model."""
+    from collector.workloads.models import bundled_decoder
+
+    folder = Path(model)
+    has_config = (folder / "config.json").exists()
+    return folder.is_dir() and not has_config and bundled_decoder(model) is None
+
+
 class _Timer:
     """The passes of a model with the durations of a version, and the costs of measuring others."""
 
@@ -156,29 +166,24 @@ class _Timer:
         assumed: StepAssumptions,
         hosts: Hosts | None,
     ) -> None:
-        from collector.ops.registry import find_operator
         from jobs.cli.look_up import campaign_of
-        from jobs.planning.forecast import peaks_of
         from jobs.planning.step_time import pass_timer
-        from jobs.planning.worth import device_seconds, session_start_s
 
         name = str(workload.model)
-        version, stack = known_version(where, device)
+        version, self.stack = known_version(where, device)
         is_recording = name.endswith(RECORDING_SUFFIX)
         source = {"recording": name} if is_recording else workload.model_source()
-        campaign = campaign_of(source, workload.grid, stack.device)
-        (self._source,) = campaign.sources
-        self._backend, self.place = campaign.backend, version.path if version else stack.device
+        self.campaign = campaign_of(source, workload.grid, self.stack.device)
+        (self._source,) = self.campaign.sources
+        self._backend = self.campaign.backend
+        self.place = version.path if version else self.stack.device
         self._timer = pass_timer(
             version,
-            stack,
+            self.stack,
             assumed,
             lambda mode: None if hosts is None else hosts.costs(*self._decoded, mode),
         )
-        known_peaks = peaks_of(stack)
         self._decoded: tuple[str, str, Mapping[str, int]] = ("", "", {})
-        self.device_s = device_seconds(campaign, known_peaks, find_operator)
-        self.start_s = session_start_s(campaign, known_peaks, find_operator)
 
     def recorded(self) -> tuple[str, list[TimedPass]]:
         """Return the name and layout of a recording, and its passes."""
@@ -230,6 +235,21 @@ class _Timer:
         passes = passes_of_model(source, [batch], self._backend)
         found = [self._timer.of_model(one, mode) for one in passes]
         return f"{decoder.name} {source.layout}", found
+
+
+def narrowings(
+    budgets: Iterable[Sequence[BudgetRow]], campaign: Campaign, stack: Stack
+) -> list[Narrowing]:
+    """Return the cases that halve the width of each budget, measured as a campaign says."""
+    from collector.ops.registry import find_operator
+    from jobs.planning.forecast import peaks_of
+    from jobs.planning.step_time import narrowing
+    from jobs.planning.worth import device_seconds, session_start_s
+
+    peaks = peaks_of(stack)
+    device_s = device_seconds(campaign, peaks, find_operator)
+    start_s = session_start_s(campaign, peaks, find_operator)
+    return [narrowing(rows, device_s, start_s) for rows in budgets]
 
 
 class Hosts:

@@ -168,6 +168,42 @@ class ContextFactors:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ExplainedPass:
+    """A pass with its predicted time, and the context factors of its kernels and the time of the
+    host that this time is made of. `fitted_to` is the number of passes that gave them."""
+
+    captured: CapturedPass
+    time: Fitted
+    factors: Mapping[str, Fitted]
+    host: Fitted
+    fitted_to: int
+
+    @property
+    def parts_us(self) -> dict[str, float]:
+        """Return the parts of the predicted time; they add up to it."""
+        one = self.captured
+        return {
+            "operators, alone": one.alone_us,
+            "neighbours, measured": one.neighbours_us,
+            "operators, unknown": one.unknown_us,
+            "context factors": sum(
+                (self.factors[kernel].value - 1) * time.known_us
+                for kernel, time in one.kernels.items()
+            ),
+            "host": self.host.value * one.calls,
+        }
+
+
+def explained(one: CapturedPass, others: Sequence[CapturedPass]) -> ExplainedPass:
+    """Return a pass with what other passes say of its kernels and of the host."""
+    factors = ContextFactors(one.kernels, others)
+    of_kernels = {kernel: factors.factor(kernel) for kernel in one.kernels}
+    return ExplainedPass(
+        one, factors.predict(one), of_kernels, factors.factor(HOST), factors.passes
+    )
+
+
 def _quantile(parts: Sequence[NormalDist], weights: Floats, share: float) -> float:
     """Return a quantile of a mixture of normal distributions, by bisection."""
     ends = [one.inv_cdf(share) for one in parts]

@@ -8,11 +8,10 @@ from math import fsum
 
 from collector.report.model_pages import SOURCES
 from collector.timeline.call_graph import NO_WORK, Cause, Quantity
-from jobs.planning.step_time import BudgetRow, KnownLaunch, TimedPass, budget_of
+from jobs.planning.step_time import BudgetRow, Ends, KnownLaunch, TimedPass, budget_of
 
 ASSUMED = "assumed"  # copies and waits
 DEVICE_SOURCES = (*SOURCES, ASSUMED)
-Ends = tuple[float, float, float]  # value, low, high
 
 
 @dataclass(frozen=True, slots=True)

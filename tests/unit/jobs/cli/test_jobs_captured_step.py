@@ -99,3 +99,11 @@ def test_what_is_no_captured_pass_is_refused(captured: list[CaseRecord]) -> None
     ):
         with pytest.raises(BadInput):
             step(*words)
+
+
+def test_folder_of_a_model_is_no_capture(captured: list[CaseRecord]) -> None:
+    folder = Path("own-model")
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(BadInput, match="config.json"):
+        step(str(folder))
